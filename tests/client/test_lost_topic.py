@@ -65,8 +65,8 @@ def test_a_batch_sent_only_to_a_former_leader_is_written_after_its_refusal(end: 
             # Broker 1 refuses it, and its answer waits for `held`.
             await until(lambda: len(cluster.produce_messages) == sent + 1)
             cluster.hold = None
-            assert mq._cluster is not None
-            mq._cluster.refresh_soon()
+            assert mq._connection._cluster is not None
+            mq._connection._cluster.refresh_soon()
             await until(lambda: len(cluster.produce_messages) > sent + 1)  # broker 2 does not know the producer
             assert not sending.done()
             if end == "the former leader is cut off":
@@ -109,7 +109,7 @@ def test_a_lone_record_is_left_with_a_former_leader_until_that_has_refused_it(
     with Client(brokers.servers, attempt_timeout_ms=3000, request_timeout_ms=10_000) as mq:
         connected(mq, ways)
         loop_thread = mq.loop_thread
-        core = loop_thread.client._cluster
+        core = loop_thread.client._connection._cluster
         assert core is not None
         # A refresh that is running would find the new leader before the record is sent.
         wait_until(lambda: core._refreshing is None or core._refreshing.done())

@@ -201,7 +201,7 @@ def test_a_raised_error_is_not_logged_as_well(cluster: FakeCluster, stderr: list
         async with client_of(cluster, request_timeout_ms=300) as mq:
             await mq.admin.list_topics()
             producer = mq.producer(delivery_timeout_ms=300, linger_ms=0)
-            await producer.ready("t", mq._clock.monotonic())
+            await producer.ready("t", mq._connection._clock.monotonic())
             gone(cluster)
             with pytest.raises(DeadlineExceeded):
                 await (await producer.send("t", b""))

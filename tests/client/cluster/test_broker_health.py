@@ -61,7 +61,7 @@ def test_a_leader_that_lost_its_connection_is_sent_to_soon(how: str) -> None:
         clock = VirtualClock(loop)
         async with client_of(cluster, clock=clock, request_timeout_ms=DEADLINE_S * 1000) as mq:
             await mq.send("t", b"0")
-            core = mq._cluster
+            core = mq._connection._cluster
             assert isinstance(core, Cluster)
             if how == "slow":
                 core.answered("fake:1", 2.0)

@@ -132,7 +132,7 @@ def test_a_recovered_broker_is_asked_at_once_when_it_is_elected() -> None:
         async with client_of(cluster) as mq:
             sending = asyncio.create_task(mq.send("t", b"0"))
             await until(lambda: sum(asked.startswith("Metadata") for asked in cluster.requests) > 2)
-            known = mq._cluster
+            known = mq._connection._cluster
             assert known is not None
             for _ in range(10):
                 known.health.failed("fake:1", "connection refused", known.clock.monotonic())

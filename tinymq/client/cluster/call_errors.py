@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from google.protobuf.message import Message
@@ -13,6 +14,7 @@ from tinymq.base.errors import (
     OutcomeUnknown,
     QuotaExceeded,
     TinymqError,
+    WrongEventLoop,
 )
 from tinymq.client.net.wire import read_error
 from tinymq.proto.methods import method_of
@@ -58,3 +60,9 @@ def give_up(
     if last is not None:
         return DeadlineExceeded(f"no broker could do {what}: {tried}", last=last.code)
     return BrokerUnreachable(f"no broker answered {method_of(request).name}: {tried}")
+
+
+def wrong_loop(home: asyncio.AbstractEventLoop) -> WrongEventLoop:
+    """Return the error for a caller on another loop than `home`."""
+    what = "has ended" if home.is_closed() else "runs in another thread" if home.is_running() else "does not run now"
+    return WrongEventLoop(f"this client belongs to another event loop, which {what}")

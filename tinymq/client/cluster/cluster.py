@@ -21,13 +21,13 @@ from tinymq.base.errors import (
     OutcomeUnknown,
     TinymqError,
     UnknownTopic,
-    WrongEventLoop,
 )
 from tinymq.base.retry import Attempts, Backoff, retry_until
 from tinymq.client.cluster import routing
 from tinymq.client.cluster.broker_health import ClusterHealth
-from tinymq.client.cluster.call_errors import error_of, give_up, is_unformed, may_pass, reason_of
+from tinymq.client.cluster.call_errors import error_of, give_up, is_unformed, may_pass, reason_of, wrong_loop
 from tinymq.client.cluster.routing import Reach, Topic, View
+from tinymq.client.common import forks
 from tinymq.client.common.config import ClientConfig
 from tinymq.client.net.broker_streams import BrokerProduceStream
 from tinymq.client.net.connections import Connections
@@ -74,6 +74,8 @@ class Cluster:
         self._refreshed_s = 0.0  # when the last refresh ended
         self._refreshing: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._is_copy = False  # in a forked child
+        forks.in_child(self, Cluster._forked)
 
     # ---- connections ---------------------------------------------------------------------------------
 
@@ -139,10 +141,17 @@ class Cluster:
             self.health.forgive(address)
 
     def check_loop(self) -> None:
-        """Raise WrongEventLoop unless the caller runs on the client's event loop: elsewhere it might wait for ever."""
-        here = asyncio.get_running_loop()
-        if here is not self.loop:
+        """Raise WrongEventLoop unless the caller runs on the client's event loop: elsewhere it might wait for ever.
+
+        Raises Closed in a forked child.
+        """
+        if self._is_copy:
+            raise forks.forked()
+        if asyncio.get_running_loop() is not self.loop:
             raise wrong_loop(self.loop)
+
+    def _forked(self) -> None:
+        self._is_copy = True
 
     def countdown(self, timeout_s: float) -> Callable[[], float]:
         """Return a function that returns how many of these seconds are left, for calls of several steps."""
@@ -384,9 +393,3 @@ class Cluster:
                 self.refresh_soon()  # another broker may lead by now; the silent one is asked last
             if self._names and now_s - self._refreshed_s > self.config.metadata_max_age_ms / 1000:
                 self.refresh_soon()
-
-
-def wrong_loop(home: asyncio.AbstractEventLoop) -> WrongEventLoop:
-    """Return the error for a caller on another loop than `home`."""
-    what = "has ended" if home.is_closed() else "runs in another thread" if home.is_running() else "does not run now"
-    return WrongEventLoop(f"this client belongs to another event loop, which {what}")

@@ -18,6 +18,7 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.lookups import topic_with
 from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.cluster.routing import Topic
+from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_partitions, check_topic, check_wait
 from tinymq.client.common.config import ReaderConfig
 from tinymq.client.common.start_positions import END, KnownOffset, OffsetQuestion, Places, by_partition, check_range
@@ -58,6 +59,10 @@ class AsyncReader:
         self._buffered_bytes = 0  # written on the loop alone
         self._failure: Exception | None = None
         self._closed = False
+        forks.in_child(self, AsyncReader._forked)
+
+    def _forked(self) -> None:
+        self.buffer.clear()
 
     def __repr__(self) -> str:
         return f"<AsyncReader of {self.topic!r}{' (closed)' if self.closed else ''}>"

@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack
 
-from tinymq.base.clock import Clock, SystemClock
-from tinymq.base.errors import Closed, TinymqError
+from tinymq.base.clock import Clock
+from tinymq.base.errors import TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.config import (
@@ -36,7 +36,8 @@ from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.scan import FETCH_BYTES_MAX, WAIT_MS, AsyncScan, Tiers, read_range
-from tinymq.client.facade.opened import OpenedObjects, broker_connector, call_soon
+from tinymq.client.facade.connection import Connection
+from tinymq.client.facade.opened import OpenedObjects
 from tinymq.client.frame.frame import AsyncFrame, OffsetRange, TimeRange
 from tinymq.client.group.consumer import AsyncConsumer, Callback
 from tinymq.client.net.ports import Connector
@@ -75,18 +76,16 @@ class AsyncClient:
     ) -> None:
         self.servers = parse_servers(servers)
         self.config = configure_client(servers, settings)
-        self._connector = connector
-        self._clock = clock or SystemClock()
-        self._rng = rng or random.Random()
-        self._cluster: Cluster | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connection = Connection(self.servers, self.config, connector, clock, rng)
         self._shared_producers: dict[bool, AsyncProducer] = {}  # behind `send`; under True, the one for nested sends
         self._opened = OpenedObjects()
         self._serving = Serving()
-        self._closed = False
 
     def __repr__(self) -> str:
-        return f"<AsyncClient of {','.join(self.servers)}{' (closed)' if self._closed else ''}>"
+        return f"<AsyncClient of {','.join(self.servers)}{' (closed)' if self._connection.closed else ''}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client belongs to its process: pass its servers, and make a client where it is used")
 
     @property
     def admin(self) -> AsyncAdmin:
@@ -126,7 +125,7 @@ class AsyncClient:
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `async with`, which flushes."""
-        producer = AsyncProducer(self.cluster(), configure(ProducerConfig, settings), self._call_soon)
+        producer = AsyncProducer(self.cluster(), configure(ProducerConfig, settings), self._connection.call_soon)
         return self._opened.keep(producer)
 
     def reader(
@@ -145,7 +144,7 @@ class AsyncClient:
         """
         config = configure(ReaderConfig, settings)
         reader = AsyncReader(
-            self.cluster(), topic, config, self._call_soon, partitions=partitions, start=start, end=end
+            self.cluster(), topic, config, self._connection.call_soon, partitions=partitions, start=start, end=end
         )
         return self._opened.keep(reader)
 
@@ -200,7 +199,7 @@ class AsyncClient:
             wait_ms=wait_ms, topic_id=topic_id, leader_last=leader_last,
         )  # fmt: skip
         config = configure(ReaderConfig, {"fetch_bytes_max": FETCH_BYTES_MAX, **settings})
-        scan = AsyncScan(self.cluster(), wanted, config, self._call_soon)
+        scan = AsyncScan(self.cluster(), wanted, config, self._connection.call_soon)
         return self._opened.keep(scan)
 
     def consumer(
@@ -223,7 +222,7 @@ class AsyncClient:
         Settings: see ConsumerConfig (processing="at_most_once" among them). Use it in `async with`.
         """
         consumer = AsyncConsumer(
-            self.cluster(), configure(ConsumerConfig, settings), self._call_soon, topics, group=group,
+            self.cluster(), configure(ConsumerConfig, settings), self._connection.call_soon, topics, group=group,
             instance_id=instance_id, start=start, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost,
         )  # fmt: skip
         return self._opened.keep(consumer)
@@ -244,8 +243,8 @@ class AsyncClient:
         `on_lost(job, error)` is told of jobs that another worker may have. Settings: see WorkerConfig.
         """
         worker = AsyncWorker(
-            self.cluster(), configure(WorkerConfig, settings), self._call_soon, topic, group=group, start=start,
-            group_settings=group_settings, on_lost=on_lost,
+            self.cluster(), configure(WorkerConfig, settings), self._connection.call_soon, topic, group=group,
+            start=start, group_settings=group_settings, on_lost=on_lost,
         )  # fmt: skip
         return self._opened.keep(worker)
 
@@ -266,8 +265,8 @@ class AsyncClient:
         `async with`.
         """
         queue = AsyncQueue(
-            self.cluster(), configure(QueueConfig, settings), self._call_soon, self.shared_producer, topic=topic,
-            partition=partition, channel=channel, consumer=consumer, start=start,
+            self.cluster(), configure(QueueConfig, settings), self._connection.call_soon, self.shared_producer,
+            topic=topic, partition=partition, channel=channel, consumer=consumer, start=start,
         )  # fmt: skip
         return self._opened.keep(queue)
 
@@ -319,7 +318,7 @@ class AsyncClient:
         cluster = self.cluster()
         self._opened.keep(serving)
         with stopping_signals(lambda again: serving.stop(now=again)) if signals else contextlib.nullcontext():
-            await serving.serve(cluster, stop_timeout, self._call_soon)
+            await serving.serve(cluster, stop_timeout, self._connection.call_soon)
 
     def run(self, *, stop_timeout: float = STOP_TIMEOUT_S) -> None:
         """As `serve`, on an event loop of its own, and close the client. For a program that has no loop."""
@@ -348,12 +347,10 @@ class AsyncClient:
         commit the messages that are done with, and not those that they handed out last: the application may not have
         handled them. Raises NotDelivered.
         """
-        if self._cluster is not None:
-            self._cluster.check_loop()
-        self._closed = True
+        self._connection.check_loop()
+        self._connection.closed = True
         first = await self._opened.close()
-        if self._cluster is not None:
-            await self._cluster.close()
+        await self._connection.close()
         if first is not None:
             raise first
 
@@ -385,15 +382,4 @@ class AsyncClient:
 
     def cluster(self) -> Cluster:
         """The client's view of the cluster, made by the first use on a loop. Raises Closed, WrongEventLoop."""
-        if self._closed:
-            raise Closed("the client is closed")
-        if self._cluster is None:
-            self._loop = asyncio.get_running_loop()
-            connector = self._connector or broker_connector(self.config, self._clock)
-            self._cluster = Cluster(self.servers, self.config, connector, self._clock, self._rng)
-        self._cluster.check_loop()
-        return self._cluster
-
-    def _call_soon(self, call: Callable[[], None]) -> None:
-        assert self._loop is not None, "made with the cluster"
-        call_soon(self._loop, call)
+        return self._connection.cluster()

@@ -8,15 +8,14 @@ they can.
 from __future__ import annotations
 
 import contextlib
-import os
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import NoReturn, Self, Unpack
 
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
+from tinymq.client.common import forks
 from tinymq.client.common.options import ClientOptions, HandlerOptions
 from tinymq.client.common.servers import configure_client, parse_servers
 from tinymq.client.common.start_positions import Place
@@ -51,10 +50,13 @@ class Client(ClientCalls):
         self._direct: BlockingSender | None = None
         self._closed = False
         self._serving = Serving()
-        _CLIENTS.add(self)
+        forks.in_child(self, Client._forked)
 
     def __repr__(self) -> str:
         return f"<Client of {','.join(self.servers)}{' (closed)' if self._closed else ''}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client belongs to its process: pass its servers, and make a client where it is used")
 
     def send(
         self,
@@ -190,14 +192,3 @@ class Client(ClientCalls):
         self._direct = None
         if not self._closed:
             self._loop_thread = self._new_loop_thread()
-
-
-_CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for client in list(_CLIENTS):
-        client._forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)

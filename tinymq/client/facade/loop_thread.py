@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tinymq.base.errors import Closed, TinymqError
-from tinymq.client.common.argument_checks import FORK_HINT
+from tinymq.client.common.forks import forked
 from tinymq.client.facade.async_client import AsyncClient
 from tinymq.client.produce import exit
 
@@ -130,17 +130,13 @@ class LoopThread:
                 loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_run, args=(loop,), name="tinymq-client", daemon=True)
                 self._thread.start()
+                exit.enter_loop(loop)
                 # Everything that a client makes refers to its LoopThread. Once that is collected, no caller can close
                 # the client.
                 self._unused = weakref.finalize(self, _end_unused, self._process, loop, self._client)
                 self._unused.atexit = False  # at exit, tinymq/client/produce/exit.py flushes the producers instead
                 self._loop = loop  # last: a thread that sees the loop may use the other two fields
             return self._loop
-
-
-def forked() -> Closed:
-    """The error of an object that was used before the process forked, in the child."""
-    return Closed("made and used before this process forked", hint=FORK_HINT)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

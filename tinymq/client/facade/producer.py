@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import NoReturn
 from zlib import crc32
 
 from tinymq.base.errors import Closed, NotDelivered
+from tinymq.client.common import forks
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.generated.producer import ProducerCalls
-from tinymq.client.facade.loop_thread import LoopThread, forked
+from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce import exit
 from tinymq.client.produce.batcher import RECORD_OVERHEAD_BYTES
 from tinymq.client.produce.delivery import Delivery
@@ -40,7 +39,7 @@ class Producer(ProducerCalls):
         self._append: Callable[..., Delivery | None] = asynchronous.append
         self._append_identified: Callable[..., Delivery | None] = asynchronous.append_identified
         weakref.finalize(self, exit.close_unused, asynchronous).atexit = False
-        _PRODUCERS.add(self)
+        forks.in_child(self, Producer._forked)
 
     def __repr__(self) -> str:
         return repr(self._async).replace("AsyncProducer", "Producer", 1)
@@ -145,19 +144,4 @@ class Producer(ProducerCalls):
 
     def _forked(self) -> None:
         self._plain_topics = {}
-        self._append = self._append_identified = _refuse
-
-
-_PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-
-def _refuse(*_: object) -> NoReturn:
-    raise forked()
-
-
-def _after_fork() -> None:
-    for producer in list(_PRODUCERS):
-        producer._forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+        self._append = self._append_identified = forks.refuse

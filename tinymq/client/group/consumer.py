@@ -13,6 +13,7 @@ from typing import Self
 from tinymq.base.errors import Closed, InvalidRequest, NotFound, TinymqError
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.offsets import list_offsets
+from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import check_channel, check_consumer, check_count, check_wait
 from tinymq.client.common.background import Background
 from tinymq.client.common.config import ConsumerConfig
@@ -76,6 +77,10 @@ class AsyncConsumer:
         self._failure: Exception | None = None
         self._at_most_once = config.processing == "at_most_once"
         self._waiting: Iterator[Message] = iter(())  # committed already, and not handed out: at most once
+        forks.in_child(self, AsyncConsumer._forked)
+
+    def _forked(self) -> None:
+        self._buffer, self._waiting = AssignedBuffer(lambda _: None), iter(())  # these records are the parent's
 
     # ---- messages ---------------------------------------------------------------------------------------------
 

@@ -139,6 +139,9 @@ class BrokerProduceStream:
                 self._take(await stream.read())
         except TinymqError as broken:
             error = broken
+        except asyncio.CancelledError:
+            self.state = State.CLOSED  # `close` cancels this task, and so does the end of the event loop
+            raise
         finally:
             if writer is not None:
                 writer.cancel()
@@ -314,6 +317,9 @@ class BrokerFetchStream:
                     answer.set_result(fetched)
         except TinymqError as broken:
             error = broken
+        except asyncio.CancelledError:
+            self._closed = True  # `close` cancels this task, and so does the end of the event loop
+            raise
         finally:
             if writer is not None:
                 writer.cancel()

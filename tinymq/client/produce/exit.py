@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures.thread
+import contextlib
 import logging
 import os
 import sys
@@ -60,6 +61,8 @@ class UnclosedProducers(Protocol):
 _producers: weakref.WeakSet[UnclosedProducers] = weakref.WeakSet()
 _lock = threading.Lock()  # guards _producers: producers enter it on their own loops
 _finished = False
+_loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()  # of the clients for threads
+_loops_of = 0  # the process id of their owner
 _process = 0  # the process id of these producers' owner: a forked child begins with none
 
 
@@ -72,6 +75,16 @@ def enter(producer: UnclosedProducers) -> None:
             _producers.clear()
             _register_in_child()
         _producers.add(producer)
+
+
+def enter_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Register a client's own loop, on which nothing but that client runs."""
+    global _loops_of
+    with _lock:
+        if _loops_of != os.getpid():
+            _loops_of = os.getpid()
+            _loops.clear()
+        _loops.add(loop)
 
 
 def finished() -> bool:
@@ -113,12 +126,29 @@ def finish() -> None:
             except (TinymqError, TimeoutError, concurrent.futures.CancelledError) as error:
                 count, why = producer.unfinished, str(error)
             lost, reason = lost + count, reason or why
+        _end_tasks()
     except BaseException as interrupt:  # Ctrl-C: the user wants the program to end now
         lost += sum(producer.unfinished for producer, _ in closing)
         reason = reason or type(interrupt).__name__
         raise
     finally:
         report(lost, "when the program ended", reason)
+
+
+def _end_tasks() -> None:
+    """Cancel what still runs on the clients' own loops. asyncio would report each task that the exit destroys."""
+
+    async def end(loop: asyncio.AbstractEventLoop) -> None:
+        tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=LATE_S)
+
+    for loop in [each for each in _loops if each.is_running()] if _loops_of == os.getpid() else ():
+        ended = asyncio.run_coroutine_threadsafe(end(loop), loop)
+        with contextlib.suppress(TimeoutError):
+            ended.result(2 * LATE_S)
 
 
 def close_unused(producer: UnclosedProducers) -> None:

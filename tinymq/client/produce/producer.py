@@ -16,8 +16,9 @@ from typing import Self
 import pyarrow as pa
 
 from tinymq.base.errors import BufferFull, Closed, InvalidRequest, NotDelivered
-from tinymq.client.cluster.cluster import Cluster, wrong_loop
+from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.lookups import topic_with
+from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import check_partition, check_topic, check_wait
 from tinymq.client.common.config import ProducerConfig
 from tinymq.client.common.topic_settings import UNBOUNDED
@@ -61,6 +62,10 @@ class AsyncProducer:
         self.append = self.batcher.append  # the synchronous half of send; the facade's threads call it
         self._process = os.getpid()  # set last: an object that has it is fully initialised
         exit.enter(self)
+        forks.in_child(self, AsyncProducer._forked)
+
+    def _forked(self) -> None:
+        self.append = self.append_identified = forks.refuse
 
     def __repr__(self) -> str:
         return f"<AsyncProducer with acks={self.config.acks!r}{' (closed)' if self.closed else ''}>"
@@ -86,7 +91,7 @@ class AsyncProducer:
         window, the Delivery has that record's offset, and `duplicate` is True. Such a record is a batch of its own.
         """
         if asyncio.get_running_loop() is not self.loop:
-            raise wrong_loop(self.loop)
+            self._cluster.check_loop()
         append: Callable[..., Delivery | None] = self.append
         if message_id is not None:
             append = partial(self.append_identified, message_id=message_id)
@@ -105,7 +110,7 @@ class AsyncProducer:
     ) -> Delivery | None:  # fmt: skip
         """The half of `send` that does not wait. None: `send` has to. Raises as `send`."""
         if asyncio.get_running_loop() is not self.loop:
-            raise wrong_loop(self.loop)
+            self._cluster.check_loop()
         return self.append(topic, value, key, headers, timestamp, partition)
 
     async def send_batch(

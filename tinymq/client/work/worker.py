@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 from tinymq.base.errors import Closed, DeadlineExceeded, LeaseLost, TinymqError, WrongKind
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Topic
+from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import check_channel, check_count, check_wait
 from tinymq.client.common.background import Background
 from tinymq.client.common.config import WorkerConfig
@@ -80,6 +81,12 @@ class AsyncWorker:
         self._stopped = False
         self._closed = False
         self._failure: Exception | None = None
+        self._is_copy = False  # in a forked child
+        forks.in_child(self, AsyncWorker._forked)
+
+    def _forked(self) -> None:
+        self._jobs.clear()  # these jobs are the parent's
+        self._failure, self._is_copy = forks.forked(), True
 
     # ---- jobs -------------------------------------------------------------------------------------------------
 
@@ -173,6 +180,8 @@ class AsyncWorker:
 
     def say(self, job: Job, verb: Verb, delay_s: float | None, error: str) -> None:
         """Send a verb of a job soon. Callable from any thread; many verbs travel together."""
+        if self._is_copy:
+            raise forks.forked()
         self._said.append((job, verb, delay_s, error))
         if not self._flushing:
             self._flushing = True
