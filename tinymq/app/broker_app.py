@@ -78,8 +78,7 @@ class BrokerApp:
         self._threads = ThreadRunner(self._executor)
         self._runner = env.runner or self._threads
         self._files = env.files
-        self._make_transport = env.transport or self._tcp
-        self._make_server = env.server
+        self._env = env
         self.quotas = Quotas(env.clock, config.limits)
         self.quotas.tell(self.metrics.meter.throttled)
         self._tls = make_tls(config)
@@ -185,16 +184,11 @@ class BrokerApp:
         formation = Formation(config.broker_id, [v.broker_id for v in config.voters], store, self._files, self._runner)
         if await formation.load() is not None:
             await check_registry(config, store, self._runner)  # before another broker hears of this one
-        self._transport = self._make_transport(store, self.session)
+        self._transport = (self._env.transport or self._tcp)(store, self.session)
         host = self._host = Host(
-            broker_id=config.broker_id,
-            store=store,
-            transport=self._transport,
-            clock=self._clock,
-            rng=self._rng,
-            limits=config.limits,
-            timing=config.timing,
-        )
+            broker_id=config.broker_id, store=store, transport=self._transport, clock=self._clock, rng=self._rng,
+            limits=config.limits, timing=config.timing,
+        )  # fmt: skip
         host.on_failed = self._fail
         host.on_group_changed = self._group_changed
         store.writer.on_synced = self.metrics.meter.synced
@@ -207,8 +201,10 @@ class BrokerApp:
         transfers = Transfers(host, self._clock, config.timing.transfer_timeout_s)
         admin = AdminService(self.serving, formation, self, recovery, transfers, config.secret)
         services = self._services(admin, UsersService(self.serving, recovery, config.secret))
-        streams = StreamServer(config.limits, services.broker, tls.clients if tls is not None else None)
-        server = self._make_server(config.limits, services, tls.grpc if tls is not None else None)
+        streams = StreamServer(
+            config.limits, services.broker, tls.clients if tls is not None else None, self._env.acceptor
+        )
+        server = self._env.server(config.limits, services, tls.grpc if tls is not None else None)
         self._ports = ClientPorts(config, server, streams)
         await self._ports.start()
         self.serving.stream_address = self._ports.stream_address

@@ -13,10 +13,12 @@ from tinymq.gateway.links import PeerConnector
 from tinymq.log.engine.store import Store
 from tinymq.log.files.files import Files
 from tinymq.log.files.runner import Runner
+from tinymq.net.acceptor import Acceptor
 from tinymq.net.client_tls import ClientTls
 from tinymq.raft.net.transport import Transport
 from tinymq.rpc.server.ports import MakeServer
 from tinymq.rpc.server.server import RpcServer
+from tinymq.rpc.server.stream_server import MakeAcceptor
 
 MakeTransport = Callable[[Store, int], Transport]
 """Makes one broker's end of a network from its data directory and its session."""
@@ -38,4 +40,5 @@ class MachineEnv:
     runner: Runner | None = None
     transport: MakeTransport | None = None
     server: MakeServer = RpcServer
+    acceptor: MakeAcceptor = Acceptor  # of the stream port
     connector: MakeConnector = _grpc_connector

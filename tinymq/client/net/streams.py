@@ -27,8 +27,8 @@ from tinymq.base.errors import (
     TinymqError,
     Unauthenticated,
 )
-from tinymq.client.net.grpc_transport import GrpcConnector, GrpcLink
-from tinymq.client.net.ports import Fetched, FetchStream, PackedBatch, ProduceStream, WorkStream
+from tinymq.client.net.grpc_transport import GrpcConnector
+from tinymq.client.net.ports import Fetched, FetchStream, Link, PackedBatch, ProduceStream, WorkStream
 from tinymq.client.net.token_sender import NO_TOKEN, TokenSender
 from tinymq.client.net.wire import fetched, read_error, view_of
 from tinymq.net.client_tls import ClientTls
@@ -105,12 +105,25 @@ class FramedFetch:
         self._stream.abort()
 
 
+async def connect_stream(make: Callable[[], FrameStream], host: str, port: int, tls: ClientTls | None) -> FrameStream:
+    """Return a connected stream over TCP. Raises OSError."""
+    context = tls.context if tls is not None else None
+    name = tls.name_of(host) if tls is not None else None
+    sock, loop = await _connected(host, port), asyncio.get_running_loop()
+    _, stream = await loop.create_connection(make, sock=sock, ssl=context, server_hostname=name)
+    return stream
+
+
+Connect = Callable[[Callable[[], FrameStream], str, int, ClientTls | None], Awaitable[FrameStream]]
+"""Connects a new stream to a stream port."""
+
+
 class BrokerLink:
-    """A link to one broker. It chooses the transport of each stream: the stream port, else gRPC."""
+    """A link to one broker. It chooses the transport of each stream: the stream port, else that of `link`."""
 
     def __init__(
-        self, link: GrpcLink, limits: Limits, client_id: str, clock: Clock, token: TokenSender = NO_TOKEN,
-        tls: ClientTls | None = None,
+        self, link: Link, limits: Limits, client_id: str, clock: Clock, token: TokenSender = NO_TOKEN,
+        tls: ClientTls | None = None, connect: Connect = connect_stream,
     ) -> None:  # fmt: skip
         self._link = link
         self._tls = tls
@@ -118,6 +131,7 @@ class BrokerLink:
         self._limits = limits
         self._client_id = client_id
         self._clock = clock
+        self._connect = connect
         self._unreachable = ("", 0.0)  # (a stream port that could not be reached, when it is tried again)
         self.call = link.call
         self.close = link.close
@@ -186,14 +200,9 @@ class BrokerLink:
     async def _dial(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameStream:
         """Connect to the stream port and say hello. Raises the reason if this fails."""
         host, port = parse_address(where)
-        loop = asyncio.get_running_loop()
         most = self._limits.grpc_message_bytes_max  # for a head, too: a reply with many results has no body
-        context = self._tls.context if self._tls is not None else None
-        name = self._tls.name_of(host) if self._tls is not None else None
         async with asyncio.timeout(timeout_s):
-            _, stream = await loop.create_connection(
-                lambda: FrameStream(most, most), sock=await _connected(host, port), ssl=context, server_hostname=name
-            )
+            stream = await self._connect(lambda: FrameStream(most, most), host, port, self._tls)
             try:
                 await stream.send(hello.SerializeToString())
                 head, _ = await stream.receive()

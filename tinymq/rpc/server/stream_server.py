@@ -7,7 +7,8 @@ travels behind its message and is never packed into it (docs/adr/0026 has the fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -21,7 +22,7 @@ from tinymq.base.errors import (
 )
 from tinymq.log.segment.reads import StoredFrames
 from tinymq.net import descriptors
-from tinymq.net.acceptor import Acceptor
+from tinymq.net.acceptor import Acceptor, MakeProtocol
 from tinymq.net.connection_limits import Place, Places, host_of
 from tinymq.net.frame_stream import FrameStream
 from tinymq.net.tls_ports import PortTls
@@ -41,23 +42,36 @@ HEAD_BYTES_MAX = GRPC_OVERHEAD_BYTES
 FAREWELL_S = 1.0  # time for a refusal to reach its client
 
 
+class ConnectionAcceptor(Protocol):
+    """What accepts the connections of a port (tinymq.net.acceptor.Acceptor)."""
+
+    async def start(self, host: str, port: int, *, setting: str, dual_stack: bool = False) -> int: ...
+    def close(self) -> None: ...
+
+
+MakeAcceptor = Callable[[Places, MakeProtocol, PortTls | None], ConnectionAcceptor]
+
+
 class StreamServer:
     """Listens from `start` to `stop`. A task serves each connection, and ends with it."""
 
-    def __init__(self, limits: Limits, service: BrokerService, tls: PortTls | None = None) -> None:
+    def __init__(
+        self, limits: Limits, service: BrokerService, tls: PortTls | None = None, make_acceptor: MakeAcceptor = Acceptor
+    ) -> None:
         connections_max = descriptors.share(descriptors.limit(), limits.connections_max).streams
         self.places = Places("streams", connections_max, descriptors.host_share(connections_max))
         self._limits = limits
         self._service = service
         self._tls = tls
-        self._acceptor: Acceptor | None = None
+        self._make_acceptor = make_acceptor
+        self._acceptor: ConnectionAcceptor | None = None
         self._room = FrameRoom(limits.unfinished_bytes_max)
         self._streams: dict[FrameStream, asyncio.Task[None]] = {}
         self._strangers: dict[FrameStream, None] = {}  # the streams without a hello yet, the oldest first
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the bound port. Raises PortInUse; InvalidConfig for an address of another machine."""
-        acceptor = Acceptor(self.places, self._connection, self._tls)
+        acceptor = self._make_acceptor(self.places, self._connection, self._tls)
         bound = await acceptor.start(host, port, setting="stream_listen", dual_stack=True)  # IPv4 and IPv6, as gRPC
         self._acceptor = acceptor
         return bound

@@ -15,7 +15,7 @@ from typing import Any
 from tinymq_chaos import workloads
 from tinymq_chaos.sim.campaign.plan import Plan
 from tinymq_chaos.sim.faults import DAMAGE, FAULTS, SINGLE
-from tinymq_chaos.sim.world.world import JOINING, SEGMENT_BYTES, TAIL_SEGMENTS, VOTERS
+from tinymq_chaos.sim.world.world import JOINING, SEGMENT_BYTES, STREAMS, TAIL_SEGMENTS, VOTERS
 
 WRONG_START, UNREPLICATED, TRIM, ALTER = "wrong_start", "unreplicated", "trim", "alter"
 OBSERVED = "observed"  # asks all that an admin can ask, in every plain run
@@ -73,6 +73,10 @@ DRAWN_BY_WORLD = (
     Draw(
         "three voters", f"with more than {VOTERS} brokers: only {VOTERS} vote on the metadata, the others join",
         ((True, int(JOINING * 10)), (False, 10 - int(JOINING * 10))),
+    ),
+    Draw(
+        "stream port", "of each broker; with the others, clients use gRPC for streams, too",
+        ((True, int(STREAMS * 100)), (False, 100 - int(STREAMS * 100))),
     ),
 )  # fmt: skip
 """Draws that the world makes itself, in runs of any kind."""

@@ -6,6 +6,7 @@ Clients have numbers from CLIENTS_FROM on, so that one set of methods cuts and s
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,10 @@ from tinymq.base.errors import BrokerUnreachable
 from tinymq.rpc.server.grpc_tls import GrpcTls
 from tinymq.rpc.server.server import Services
 from tinymq.simulation.link_conditions import NetworkConditions
+from tinymq_chaos.sim.network.byte_streams import StreamConnection
 from tinymq_chaos.sim.network.calls import SimCall
 from tinymq_chaos.sim.network.links import MemoryConnector
+from tinymq_chaos.sim.network.stream_ports import MemoryAcceptor
 from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop
 
 CLIENTS_FROM = 100
@@ -65,12 +68,14 @@ class MemoryServer:
 
 
 class ClientNetwork:
-    """All listening servers and open calls of a world. No process owns it."""
+    """All listening servers, open calls and streams of a world. No process owns it."""
 
-    def __init__(self, loop: VirtualLoop, conditions: NetworkConditions) -> None:
+    def __init__(self, loop: VirtualLoop, conditions: NetworkConditions, rng: random.Random) -> None:
         self.conditions = conditions
         self.clock = VirtualClock(loop)
-        self.calls: dict[SimCall, None] = {}
+        self.rng = rng  # where bytes of streams are cut
+        self.calls: dict[SimCall | StreamConnection, None] = {}
+        self.acceptors: dict[str, MemoryAcceptor] = {}  # open stream ports, by address
         self._servers: dict[str, MemoryServer] = {}
         self._clients = CLIENTS_FROM
 
@@ -96,13 +101,15 @@ class ClientNetwork:
         if self._servers.get(server.address) is server:
             del self._servers[server.address]
 
-    def calls_of(self, server: MemoryServer) -> list[SimCall]:
+    def calls_of(self, server: MemoryServer) -> list[SimCall | StreamConnection]:
         return [call for call in self.calls if call.server is server]
 
     def crash(self, broker_id: int, silently: bool) -> None:
         """A broker's process is gone. If its machine is gone with it, no client is told."""
         for server in [s for s in self._servers.values() if s.broker_id == broker_id]:
             self.leave(server)
+        for acceptor in [a for a in self.acceptors.values() if a.broker_id == broker_id]:
+            acceptor.close()
         if not silently:
             for call in [c for c in self.calls if broker_id in (c.server.broker_id, c.client)]:
                 call.break_off("connection reset by peer")

@@ -22,6 +22,7 @@ from tinymq.raft.net.transport import Transport
 from tinymq.rpc.common.broker_state import State
 from tinymq_chaos.sim.network.links import make_connector
 from tinymq_chaos.sim.network.servers import MemoryServer, make_server
+from tinymq_chaos.sim.network.stream_ports import make_acceptor
 from tinymq_chaos.sim.virtual.disk import SimDisk, SimFiles
 from tinymq_chaos.sim.virtual.event_loop import ProcessKilled, ProcessTransport, SimProcess, VirtualClock
 
@@ -168,6 +169,7 @@ class SimBroker:
         env = MachineEnv(
             self._clock, random.Random(self.rng.random()), self.files, runner=self._disk, transport=self._transport,
             server=make_server(world.clients, self.id, process), connector=make_connector(world.clients, self.id),
+            acceptor=make_acceptor(world.clients, self.id, process),
         )  # fmt: skip
         self._app = app = process.do(lambda: SimApp(world.config(self.id), env, self))
         process.spawn(self._live(process, app))

@@ -24,11 +24,13 @@ from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.history import History
 from tinymq_chaos.sim.network.links import AnyBroker, MemoryConnector
 from tinymq_chaos.sim.network.servers import ClientNetwork
+from tinymq_chaos.sim.network.stream_ports import STREAM_PORTS, StreamConnector
 from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop
 from tinymq_chaos.sim.virtual.transcript import Transcript
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.observations import Observations
 
+STREAMS = 0.75  # share of brokers with a stream port; clients use gRPC with the others
 LINK_S = (0.0002, 0.0005)  # delay and jitter, without faults
 SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
 TAIL_SEGMENTS = (0.5, 1, 4)  # of all groups of a broker together: replicas further behind get entries from the disk
@@ -74,7 +76,7 @@ class World:
         self.conditions = NetworkConditions(self.clock, random.Random(f"{seed}/weather"))
         network_rng = random.Random(f"{seed}/network")
         self.network = MemoryNetwork(self.clock, network_rng, self.limits, self.conditions)
-        self.clients = ClientNetwork(loop, self.conditions)
+        self.clients = ClientNetwork(loop, self.conditions, random.Random(f"{seed}/pieces"))
         self.link_s = (like.latency_s, LINK_S[1])
         self.history = History(self.clock.monotonic)
         self.history.link_s = like.latency_s
@@ -106,10 +108,12 @@ class World:
     def config(self, broker_id: int) -> BrokerConfig:
         voters = tuple(PeerAddress(n, HOST, n) for n in self.voters)
         at, joins = f"{HOST}:{broker_id}", broker_id not in self.voters
+        streams = random.Random(f"{self.seed}/stream ports/{broker_id}").random() < STREAMS
         join = tuple(f"{HOST}:{voter.port}" for voter in voters) if joins else ()
         return BrokerConfig(
-            broker_id, "data", () if joins else voters, self.secret, listen=at, stream_listen="", peer_listen=at,
-            limits=self.limits, timing=self.timing, registry=self.registry, join=join,
+            broker_id, "data", () if joins else voters, self.secret, listen=at, peer_listen=at,
+            stream_listen=f"{HOST}:{STREAM_PORTS + broker_id}" if streams else "", limits=self.limits,
+            timing=self.timing, registry=self.registry, join=join,
         )  # fmt: skip
 
     async def form(self) -> None:
@@ -156,8 +160,9 @@ class World:
 
     def client(self, rng: random.Random, **settings: Any) -> AsyncClient:
         """Return a new client with a place of its own in the network."""
-        servers, connector = [f"{HOST}:{n}" for n in self.brokers], self._connector()
-        client = AsyncClient(servers, connector=connector, clock=VirtualClock(self.loop), rng=rng, **settings)
+        servers, clock = [f"{HOST}:{n}" for n in self.brokers], VirtualClock(self.loop)
+        connector = StreamConnector(self.clients, self._connector(), self.limits, clock)
+        client = AsyncClient(servers, connector=connector, clock=clock, rng=rng, **settings)
         self._opened.append(client)
         return client
 
