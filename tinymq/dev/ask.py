@@ -62,9 +62,9 @@ def check_callers(servers: str, authority: str, token: str) -> None:
 
 def survey(addresses: Sequence[str], secret: bytes, timeout_s: float, tls: ClientTls | None = None) -> Survey:
     """Ask the brokers at `addresses`, and the brokers that they know, for their replicas of every group."""
-    from tinymq.rpc.services.cluster_recovery import take_survey
+    from tinymq.rpc.services.cluster_recovery import calls_over_grpc, take_survey
 
-    return asyncio.run(take_survey(addresses, secret, timeout_s, tls))
+    return asyncio.run(take_survey(addresses, secret, timeout_s, calls_over_grpc(tls)))
 
 
 def recover(
@@ -75,9 +75,9 @@ def recover(
 
     Gives up after `timeout_s` without progress.
     """
-    from tinymq.rpc.services.cluster_recovery import Recovering
+    from tinymq.rpc.services.cluster_recovery import Recovering, calls_over_grpc
 
-    return asyncio.run(Recovering(secret, timeout_s, time.monotonic, say, tls).run(found, addresses))
+    return asyncio.run(Recovering(secret, timeout_s, time.monotonic, say, calls_over_grpc(tls)).run(found, addresses))
 
 
 async def _status(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.fakes.raw_client import Raw
-from tinymq.base.errors import InvalidRequest, WrongCluster, WrongSecret
+from tinymq.base.errors import InvalidRequest, OutcomeUnknown, WrongCluster, WrongSecret
 from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
 from tinymq.broker.replicas.survey_wire import order_from_wire, order_to_wire, report_from_wire, report_to_wire
 from tinymq.cli.verbs.recover import describe
@@ -16,7 +16,7 @@ from tinymq.raft import Replica
 from tinymq.raft.rules.membership import Membership
 from tinymq.raft.rules.quorum_loss import Healthy, QuorumLost, RecoveryOrder, ReplicaReport, Unrecoverable
 from tinymq.rpc.common.proof import survey_proof, take_over_proof
-from tinymq.rpc.services.cluster_recovery import _assemble, take_survey
+from tinymq.rpc.services.cluster_recovery import Recovering, _assemble, take_survey
 from tinymq.testing.cluster import SECRET, Cluster
 
 NONCE = b"n" * 32
@@ -152,6 +152,37 @@ def test_groups_of_a_broker_that_is_alive_and_was_not_asked_do_not_go_on() -> No
     (metadata,) = _assemble(answers).groups
     assert isinstance(metadata.verdict, Unrecoverable)
     assert "broker 3 is alive" in metadata.verdict.why
+
+
+def test_a_run_waits_for_a_better_log_that_it_has_seen() -> None:
+    """While the metadata is recovered, the broker with the best log of a partition ends for a moment."""
+    empty = {n: report(NEW[n], TOPIC, index=1, before_forced=(0, 1)) for n in (2, 3)}
+    there = {
+        "a": answer(1, report(OLD[1]), report(OLD[1], TOPIC), placed=True),
+        "b": answer(2, report(NEW[2]), empty[2], placed=True),
+        "c": answer(3, report(NEW[3]), empty[3], placed=True),
+    }
+    first = _assemble(dict(there))
+    led = report(NEW[2], leads=True)
+    there["b"] = answer(2, led, empty[2], placed=True)
+    ordered: list[pb.TakeOverRequest] = []
+
+    async def call(address: str, request: pb.SurveyRequest | pb.TakeOverRequest, timeout_s: float) -> object:
+        if isinstance(request, pb.TakeOverRequest):
+            ordered.append(request)
+            return pb.TakeOverReply(results=[pb.TakeOverResult()])
+        if address == "a":
+            raise OutcomeUnknown("it has ended")
+        return there[address]
+
+    said: list[str] = []
+    now = iter(range(100))
+    recovering = Recovering(SECRET, 6.0, lambda: float(next(now)), said.append, call)
+    left = asyncio.run(recovering.run(first, list(there)))
+    orders = [order for request in ordered for order in pb.TakeOverOrders.FromString(request.orders).orders]
+    assert {order.topic_id for order in orders} == {METADATA_GROUP.topic_id}
+    assert [surveyed.group for surveyed in left.lost] == [TOPIC]
+    assert said == ["t/0: a broker with a better log, up to entry 9, does not answer any more"]
 
 
 def test_brokers_of_two_clusters_or_of_none() -> None:

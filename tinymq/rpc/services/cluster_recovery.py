@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 
-from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongCluster
+from tinymq.base.errors import BrokerUnreachable, InvalidRequest, OutcomeUnknown, TinymqError, WrongCluster
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.replicas.survey_wire import group_from_wire, order_to_wire, report_from_wire
 from tinymq.net.client_tls import ClientTls
@@ -37,6 +38,29 @@ LOOK_S = 0.3  # between two surveys
 ORDER_S = 2.0  # until an order without effect is repeated
 CALL_TIMEOUT_S = 10.0
 ORDERS_MAX = 200  # to one broker at once
+_ANY_SIZE = (("grpc.max_receive_message_length", -1),)
+
+AdminCall = Callable[[str, pb.SurveyRequest | pb.TakeOverRequest, float], Awaitable[Any]]
+"""Asks the broker at an address, within so many seconds, and returns its reply. Raises TinymqError."""
+
+
+def calls_over_grpc(tls: ClientTls | None) -> AdminCall:
+    """Return a call over gRPC, which has a connection of its own each time. It raises OutcomeUnknown."""
+
+    async def call(address: str, request: pb.SurveyRequest | pb.TakeOverRequest, timeout_s: float) -> Any:
+        async with operator_channel(address, tls, _ANY_SIZE) as channel:
+            admin = pb_grpc.AdminStub(channel)
+            try:
+                if isinstance(request, pb.SurveyRequest):
+                    return await admin.Survey(request, timeout=timeout_s)
+                return await admin.TakeOver(request, timeout=timeout_s)
+            except grpc.aio.AioRpcError as error:
+                raise OutcomeUnknown(error.details() or error.code().name) from None
+
+    return call
+
+
+PLAIN = calls_over_grpc(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +101,7 @@ class Survey:
         return [surveyed for surveyed in self.groups if isinstance(surveyed.verdict, Unrecoverable)]
 
 
-async def take_survey(
-    addresses: Sequence[str], secret: bytes, timeout_s: float, tls: ClientTls | None = None
-) -> Survey:
+async def take_survey(addresses: Sequence[str], secret: bytes, timeout_s: float, call: AdminCall = PLAIN) -> Survey:
     """Ask the brokers at `addresses`, and those that they know.
 
     Raises WrongSecret, WrongCluster (they belong to more than one), BrokerUnreachable (none answers), InvalidRequest
@@ -88,7 +110,7 @@ async def take_survey(
     asked: dict[str, pb.SurveyReply | str] = {}
     groups = dict.fromkeys(addresses)
     while new := [address for address in groups if address not in asked]:
-        asked.update(zip(new, await asyncio.gather(*(_ask(a, secret, timeout_s, tls) for a in new)), strict=True))
+        asked.update(zip(new, await asyncio.gather(*(_ask(a, secret, timeout_s, call) for a in new)), strict=True))
         groups |= dict.fromkeys(b.address for _, reply in _answers(asked) for b in reply.brokers)
     if not any(_answers(asked)):
         why = "; ".join(f"{address}: {reason}" for address, reason in asked.items())
@@ -97,7 +119,7 @@ async def take_survey(
 
 
 async def order(
-    survey: Survey, groups: Iterable[SurveyedGroup], secret: bytes, tls: ClientTls | None = None
+    survey: Survey, groups: Iterable[SurveyedGroup], secret: bytes, call: AdminCall = PLAIN
 ) -> list[tuple[SurveyedGroup, str]]:
     """Order the survivor of each of the `wanted` groups, all of which lost their quorum, to lead. Returns those that
     refused, with the reasons.
@@ -106,20 +128,25 @@ async def order(
     for surveyed in groups:
         assert isinstance(surveyed.verdict, QuorumLost)
         by_broker.setdefault(surveyed.verdict.survivor.broker_id, []).append(surveyed)
-    refused = await asyncio.gather(*(_order(survey, b, some, secret, tls) for b, some in by_broker.items()))
+    refused = await asyncio.gather(*(_order(survey, b, some, secret, call) for b, some in by_broker.items()))
     return [each for some in refused for each in some]
 
 
 @dataclass(slots=True)
 class Recovering:
-    """One run that accepts loss, until no group is lost, or nothing changes for `patience_s`."""
+    """One run that accepts loss, until no group is lost, or nothing changes for `patience_s`.
+
+    It accepts the loss that its surveys have shown, and no more: if the best log of a group disappears meanwhile,
+    because its broker ends, the group waits for it, or for another run.
+    """
 
     secret: bytes
     patience_s: float
     now: Callable[[], float]  # monotonic seconds
     say: Callable[[str], None]  # gets the progress, for people
-    tls: ClientTls | None = None
+    call: AdminCall = PLAIN
     _ordered: dict[GroupId, float] = field(default_factory=dict)  # when each was ordered last
+    _best: dict[GroupId, tuple[int, int]] = field(default_factory=dict)  # the end of the best log seen while it is lost
     _done: set[GroupId] = field(default_factory=set)
     _refused: dict[GroupId, str] = field(default_factory=dict)  # as said last
 
@@ -129,25 +156,41 @@ class Recovering:
         while not (_at_rest(survey) or self.now() - moved_at > self.patience_s):
             await self._step(survey)
             await asyncio.sleep(LOOK_S)
-            survey = await take_survey(addresses, self.secret, self.patience_s, self.tls)
+            survey = await take_survey(addresses, self.secret, self.patience_s, self.call)
             self._tell(survey)
             progress = [(f.group, f.settled, tuple(r.position for r in f.reports)) for f in survey.groups]
             if progress != seen:
                 moved_at, seen = self.now(), progress
         return survey
 
+    def keeps_best(self, surveyed: SurveyedGroup) -> bool:
+        """Is the best log of a lost group still there? Its end is noted if it is the best so far."""
+        assert isinstance(surveyed.verdict, QuorumLost)
+        end = surveyed.verdict.survivor.before_forced
+        best = self._best[surveyed.group] = max(end, self._best.get(surveyed.group, end))
+        if end < best:
+            self._refuse(surveyed, f"a broker with a better log, up to entry {best[1]}, does not answer any more")
+        return end == best
+
+    def _refuse(self, surveyed: SurveyedGroup, why: str) -> None:
+        if self._refused.get(surveyed.group) != why:
+            self._refused[surveyed.group] = why
+            self.say(f"{name(surveyed)}: {why}")
+
     async def _step(self, survey: Survey) -> None:
-        waiting = [f for f in _first(survey.lost) if self.now() - self._ordered.get(f.group, -math.inf) >= ORDER_S]
+        kept = {surveyed.group for surveyed in survey.lost if self.keeps_best(surveyed)}
+        lost = [surveyed for surveyed in _first(survey.lost) if surveyed.group in kept]
+        waiting = [f for f in lost if self.now() - self._ordered.get(f.group, -math.inf) >= ORDER_S]
         due = waiting[:ORDERS_MAX]
         for surveyed in due:
             self._ordered[surveyed.group] = self.now()
-        for surveyed, why in await order(survey, due, self.secret, self.tls):
-            if self._refused.get(surveyed.group) != why:
-                self._refused[surveyed.group] = why
-                self.say(f"{name(surveyed)}: {why}")
+        for surveyed, why in await order(survey, due, self.secret, self.call):
+            self._refuse(surveyed, why)
 
     def _tell(self, survey: Survey) -> None:
         for surveyed in survey.groups:
+            if surveyed.settled:
+                self._best.pop(surveyed.group, None)
             if surveyed.group in self._ordered and surveyed.group not in self._done and surveyed.settled:
                 self._done.add(surveyed.group)
                 assert isinstance(surveyed.verdict, Healthy)
@@ -180,38 +223,34 @@ def _opening(surveyed: SurveyedGroup, brokers: Mapping[int, pb.SurveyReply]) -> 
     return any(b in brokers and brokers[b].state in ("starting", "running") for b in surveyed.members if b not in there)
 
 
-_ANY_SIZE = (("grpc.max_receive_message_length", -1),)
-
-
 # ---- asking -----------------------------------------------------------------------------------------------------
 
 
-async def _ask(address: str, secret: bytes, timeout_s: float, tls: ClientTls | None) -> pb.SurveyReply | str:
+async def _ask(address: str, secret: bytes, timeout_s: float, call: AdminCall) -> pb.SurveyReply | str:
     nonce = secrets.token_bytes(NONCE_BYTES)
-    request = pb.SurveyRequest(nonce=nonce, proof=survey_proof(secret, nonce))
-    async with operator_channel(address, tls, _ANY_SIZE) as channel:
-        try:
-            reply: pb.SurveyReply = await pb_grpc.AdminStub(channel).Survey(request, timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            return error.details() or error.code().name
+    try:
+        reply: pb.SurveyReply = await call(
+            address, pb.SurveyRequest(nonce=nonce, proof=survey_proof(secret, nonce)), timeout_s
+        )
+    except TinymqError as error:
+        return error.message
     if reply.HasField("error"):
         raise from_wire(reply.error)
     return reply
 
 
 async def _order(
-    survey: Survey, broker_id: int, some: Sequence[SurveyedGroup], secret: bytes, tls: ClientTls | None
+    survey: Survey, broker_id: int, some: Sequence[SurveyedGroup], secret: bytes, call: AdminCall
 ) -> list[tuple[SurveyedGroup, str]]:
     orders = pb.TakeOverOrders(orders=[order_to_wire(_order_of(surveyed)) for surveyed in some]).SerializeToString()
     challenge = survey.brokers[broker_id].challenge
     request = pb.TakeOverRequest(
         challenge=challenge, orders=orders, proof=take_over_proof(secret, challenge, orders)
     )  # fmt: skip
-    async with operator_channel(survey.addresses[broker_id], tls, _ANY_SIZE) as channel:
-        try:
-            reply: pb.TakeOverReply = await pb_grpc.AdminStub(channel).TakeOver(request, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            return [(surveyed, error.details() or error.code().name) for surveyed in some]
+    try:
+        reply: pb.TakeOverReply = await call(survey.addresses[broker_id], request, CALL_TIMEOUT_S)
+    except TinymqError as error:
+        return [(surveyed, error.message) for surveyed in some]
     if reply.HasField("error"):
         raise from_wire(reply.error)
     return [

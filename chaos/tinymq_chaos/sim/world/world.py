@@ -161,17 +161,18 @@ class World:
     def client(self, rng: random.Random, **settings: Any) -> AsyncClient:
         """Return a new client with a place of its own in the network."""
         servers, clock = [f"{HOST}:{n}" for n in self.brokers], VirtualClock(self.loop)
-        connector = StreamConnector(self.clients, self._connector(), self.limits, clock)
+        connector = StreamConnector(self.clients, self.connector(), self.limits, clock)
         client = AsyncClient(servers, connector=connector, clock=clock, rng=rng, **settings)
         self._opened.append(client)
         return client
 
     def caller(self, rng: random.Random) -> AnyBroker:
         """Return a caller without tinymq's client, with a place of its own in the network."""
-        connector = self._connector()
+        connector = self.connector()
         return AnyBroker([connector.link(f"{HOST}:{n}") for n in self.brokers], rng)
 
-    def _connector(self) -> MemoryConnector:
+    def connector(self) -> MemoryConnector:
+        """Return a place in the network for calls without tinymq's client."""
         connector = self.clients.connector()
         for broker_id in self.brokers:
             self._link(connector.number, broker_id)
