@@ -139,6 +139,9 @@ class ByteTransport(asyncio.Transport):
             self._paused = True
             self._running().pause_writing()
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         if not self._eof_sent:
             self._eof_sent = True
