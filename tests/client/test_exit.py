@@ -20,6 +20,7 @@ from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.running import client_of
 from tests.fakes.raw_client import until
 from tinymq.client import AsyncClient, Client
+from tinymq.client.facade.client import loop_thread_of
 from tinymq.client.produce import exit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,7 +160,7 @@ def test_a_producer_that_nothing_refers_to_is_flushed_and_closed(brokers: GrpcBr
 def test_a_client_that_nothing_refers_to_ends_its_thread(brokers: GrpcBrokers) -> None:
     mq = Client(brokers.servers)
     mq.producer(linger_ms=60_000).send("t", b"dropped")
-    thread = mq.loop_thread._thread
+    thread = loop_thread_of(mq)._thread
     assert thread is not None
     del mq
     gc.collect()

@@ -13,6 +13,7 @@ from tests.client.produce.test_blocking_sender import Ways, connected, later, wa
 from tests.client.running import client_of, run, until
 from tinymq import Client
 from tinymq.base.errors import OutcomeUnknown
+from tinymq.client.facade.client import loop_thread_of
 from tinymq.client.produce import blocking_sender
 
 
@@ -108,7 +109,7 @@ def test_a_lone_record_is_left_with_a_former_leader_until_that_has_refused_it(
 
     with Client(brokers.servers, attempt_timeout_ms=3000, request_timeout_ms=10_000) as mq:
         connected(mq, ways)
-        loop_thread = mq.loop_thread
+        loop_thread = loop_thread_of(mq)
         core = loop_thread.client._connection._cluster
         assert core is not None
         # A refresh that is running would find the new leader before the record is sent.

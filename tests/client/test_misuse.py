@@ -107,8 +107,8 @@ def test_threads_that_share_a_producer_lose_nothing_and_keep_their_own_order(mq:
     with mq.producer() as producer:
 
         def send(thread: int) -> None:
-            for number in range(200):
-                producer.send(topic, b"%d %d" % (thread, number))
+            for each in range(200):
+                producer.send(topic, b"%d %d" % (thread, each))
 
         threads = [threading.Thread(target=send, args=(thread,)) for thread in range(4)]
         for thread in threads:

@@ -18,6 +18,7 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tinymq import Client, Delivery, NotDelivered, Offset
 from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, UnknownTopic
+from tinymq.client.facade.client import loop_thread_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -263,7 +264,7 @@ def test_the_switch_interval_changes_only_when_asked(own_s: float, asked_ms: flo
         sys.setswitchinterval(own_s)
         with Client("127.0.0.1:1", switch_interval_ms=asked_ms) as mq:
             assert sys.getswitchinterval() == pytest.approx(own_s), "the thread has not started"
-            assert mq.loop_thread.client.servers == mq.servers
+            assert loop_thread_of(mq).client.servers == mq.servers
             assert sys.getswitchinterval() == pytest.approx(after_s)
     finally:
         sys.setswitchinterval(before_s)

@@ -32,7 +32,13 @@ from typing import ClassVar
 
 class TinymqError(Exception):
     """Base of all. `code` is stable and names the class. `retriable` says whether the same call may succeed later.
-    `hint` says what to do. `detail` has facts for programs, all of them strings."""
+    `hint` says what to do. `detail` has facts for programs, all of them strings.
+
+        try:
+            mq.send("no-such-topic", b"...")
+        except TinymqError as error:
+            print(error.code, error.retriable, error.hint)
+    """
 
     code: ClassVar[str] = "Error"
     retriable: ClassVar[bool] = False
@@ -259,7 +265,14 @@ class OutcomeUnknown(TinymqError):
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """A record that was not acknowledged, and the reason."""
+    """A record that was not acknowledged, and the reason.
+
+    try:
+        producer.flush()
+    except NotDelivered as error:
+        for record in error.records:
+            print(record.topic, record.key, record.error.code)
+    """
 
     topic: str
     partition: int
@@ -274,6 +287,12 @@ class NotDelivered(TinymqError):
     """Records of a producer that ended without an acknowledgement, and whose Delivery was never read.
 
     Each one of `records` has its own error. `left_out` further ones were not kept.
+
+        try:
+            with mq.producer() as producer:
+                producer.send("orders", b"...")
+        except NotDelivered as error:
+            print(len(error.records) + error.left_out)
     """
 
     default_hint = "each of .records has its own error"

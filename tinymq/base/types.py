@@ -68,7 +68,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Offset:
-    """A record's place in its partition. It is a type of its own, so that no time can pass for an offset."""
+    """A record's place in its partition. It is a type of its own, so that no time can pass for an offset.
+
+    for message in mq.reader("orders", start=Offset(1), end=Offset(2)):
+        print(message.offset)
+    """
 
     value: int
 
@@ -78,7 +82,11 @@ class Offset:
 
 @value
 class RecordMetadata:
-    """The place and time of an acknowledged record."""
+    """The place and time of an acknowledged record.
+
+    meta = mq.send("orders", b"...")
+    print(meta.partition, meta.offset)
+    """
 
     topic: str
     partition: int

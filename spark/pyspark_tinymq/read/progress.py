@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark_tinymq.options.offsets import Offsets, Partition
 from tinymq.base.errors import DeadlineExceeded, InvalidConfig, TinymqError, UnknownTopic
 from tinymq.base.types import Offset
+from tinymq.client.facade.client import loop_thread_of
 
 if TYPE_CHECKING:
     from tinymq.client import AsyncClient, Client
@@ -69,7 +70,7 @@ class Progress:
         if not changed or (not now and time.monotonic() - self._published_s < GAP_S):
             return
         self._published_s = time.monotonic()
-        loop_thread = self._client.loop_thread
+        loop_thread = loop_thread_of(self._client)
         failures = loop_thread.run(_publish_all(loop_thread.client, self._group, changed, self._failed))
         self._failed = set(failures)
         self._published |= {partition: offset for partition, offset in changed.items() if partition not in failures}

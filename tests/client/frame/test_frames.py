@@ -16,6 +16,7 @@ from tinymq import AsyncClient, AsyncFrame, Client, Offset
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.records import TABLE_SCHEMA
+from tinymq.client.facade.client import loop_thread_of
 from tinymq.testing import Cluster
 
 ROWS = 1_000  # in each of two partitions
@@ -135,7 +136,7 @@ def test_a_query_that_is_dropped_ends_its_reader(mq: Client, monkeypatch: pytest
     readers: list[AsyncReader] = []
 
     def all_closed() -> bool:
-        return mq.loop_thread.do(lambda: all(reader.closed for reader in readers))
+        return loop_thread_of(mq).do(lambda: all(reader.closed for reader in readers))
 
     frame = mq.frame("orders")
     asynchronous = frame._async

@@ -22,7 +22,11 @@ MISSING = "missing"
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic with its partitions, by number (numbers may have gaps). A `leader` is 0 while no leader is known."""
+    """A topic with its partitions, by number (numbers may have gaps). A `leader` is 0 while no leader is known.
+
+    for topic in mq.admin.list_topics():
+        print(topic.name, len(topic.partitions), topic.settings)
+    """
 
     name: str
     topic_id: bytes
@@ -34,7 +38,12 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica, as its broker describes it."""
+    """One replica, as its broker describes it.
+
+    for broker in mq.admin.cluster_status().brokers:
+        for replica in broker.replicas:
+            print(replica.topic, replica.partition, replica.role, replica.bytes)
+    """
 
     topic: str  # "" for the metadata group
     partition: int
@@ -54,7 +63,11 @@ class ReplicaStatus:
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
     """One broker. `state` is what the broker reports, or "unreachable" (it is registered but does not answer), or
-    "missing" (it is not registered, although it votes or holds replicas). `reason` explains the last two."""
+    "missing" (it is not registered, although it votes or holds replicas). `reason` explains the last two.
+
+        for broker in mq.admin.cluster_status().brokers:
+            print(broker.broker_id, broker.state, broker.reason)
+    """
 
     broker_id: int
     address: str  # "": unknown, because the broker is missing
@@ -71,7 +84,11 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The state of all brokers, as each describes itself."""
+    """The state of all brokers, as each describes itself.
+
+    status = mq.admin.cluster_status()
+    print(status.metadata_leader, len(status.brokers))
+    """
 
     cluster_id: bytes
     metadata_leader: int

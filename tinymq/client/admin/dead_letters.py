@@ -16,7 +16,11 @@ STORIES_MAX = 1000  # records of one question
 
 @dataclass(frozen=True, slots=True)
 class GroupStory:
-    """What became of a record in one group. Texts of workers may have any characters."""
+    """What became of a record in one group. Texts of workers may have any characters.
+
+    for group in mq.admin.why("emails", partition=0, offset=0).groups:
+        print(group.group, group.state, group.deliveries, group.failure)
+    """
 
     group: str
     kind: str  # channel, stream, queue
@@ -39,7 +43,11 @@ class GroupStory:
 
 @dataclass(frozen=True, slots=True)
 class RecordStory:
-    """What became of a record in each group and channel of its partition."""
+    """What became of a record in each group and channel of its partition.
+
+    story = mq.admin.why("emails", partition=0, offset=0)
+    print(story.removed, [group.group for group in story.groups])
+    """
 
     topic: str
     partition: int
@@ -50,7 +58,12 @@ class RecordStory:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """Where a dead letter went."""
+    """Where a dead letter went.
+
+    for letter in mq.reader("emails.dlq", end="latest"):
+        redriven = mq.admin.redrive(letter.topic, letter.partition, letter.offset)
+        print(redriven.topic, redriven.offset)
+    """
 
     topic: str
     partition: int

@@ -35,7 +35,11 @@ KIND_NUMBERS = {"stream": 1, "queue": 2}
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group, as the registry has it."""
+    """A consumer group, as the registry has it.
+
+    for group in mq.admin.list_groups():
+        print(group.name, group.kind, group.state, group.topics)
+    """
 
     name: str
     kind: str  # "stream" or "queue"
@@ -48,7 +52,10 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupCursor:
-    """The cursor of a group in one partition, as the partition's leader has it."""
+    """The cursor of a group in one partition, as the partition's leader has it.
+
+    print(sum(cursor.lag for cursor in mq.admin.group_lag("billing")))
+    """
 
     topic: str
     partition: int
@@ -67,7 +74,12 @@ class GroupCursor:
 
 @dataclass(frozen=True, slots=True)
 class GroupObstacle:
-    """What keeps a queue group from going on in a partition."""
+    """What keeps a queue group from going on in a partition.
+
+    for cursor in mq.admin.group_lag("mailer"):
+        for obstacle in cursor.blocked:
+            print(cursor.partition, obstacle.by, obstacle.reason)
+    """
 
     by: str  # "paused", "window_full", "key_blocked" or "burial_blocked"
     reason: str
@@ -77,7 +89,11 @@ class GroupObstacle:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a stream group, as the group's coordinator has it."""
+    """A member of a stream group, as the group's coordinator has it.
+
+    for member in mq.admin.group_members("billing"):
+        print(member.client_id, member.partitions)
+    """
 
     member: str  # its instance id, or the id of its session
     client_id: str

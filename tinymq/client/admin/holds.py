@@ -60,7 +60,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class HoldDescription:
-    """A hold on a partition, as the partition's leader describes it."""
+    """A hold on a partition, as the partition's leader describes it.
+
+    for hold in mq.admin.list_holds("orders"):
+        print(hold.partition, hold.offset, hold.left_s)
+    """
 
     topic: str
     partition: int
@@ -236,6 +240,13 @@ class AsyncHold:
     Entering raises OffsetOutOfRange when the record at `offset` is already removed, and QuotaExceeded when there are
     too many holds. The client renews the hold. When it cannot reach the brokers for a whole lease, the hold is lost.
     Nothing raises at that moment: `check` does, and so do reads of records that are removed.
+
+    Single steps:
+
+        hold = mq.admin.hold("orders", 0, 0, lease=60.0)
+        await hold.acquire()
+        print(hold.offset, hold.log_start)
+        await hold.release()
     """
 
     offset: int

@@ -14,7 +14,11 @@ from tinymq.proto import tinymq_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Where a partition begins and ends: offsets from log_start up to, and not including, high_watermark."""
+    """Where a partition begins and ends: offsets from log_start up to, and not including, high_watermark.
+
+    for partition, offsets in mq.admin.offsets("orders").items():
+        print(partition, offsets.high_watermark - offsets.log_start)
+    """
 
     log_start: int
     high_watermark: int

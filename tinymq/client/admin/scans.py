@@ -12,7 +12,11 @@ from tinymq.proto import tinymq_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class ServedBy:
-    """The data of one partition that one broker sent to a scan in one role."""
+    """The data of one partition that one broker sent to a scan in one role.
+
+    for part in mq.admin.describe_scan("nightly").served:
+        print(part.broker, part.partition, part.role, part.bytes)
+    """
 
     broker: int
     topic: str  # its name, or its id in hex if the topic was deleted
@@ -28,6 +32,10 @@ class ScanDescription:
     """The brokers that served a scan, by topic, partition, broker and role.
 
     Empty when no broker knows the scan. A broker remembers the latest scans, and forgets them when it stops.
+
+        with mq.scan("orders", 0, 0, 2, scan_id="nightly") as scan:
+            print(sum(batch.num_rows for batch in scan))
+        print(mq.admin.describe_scan("nightly").bytes_by("leader"))
     """
 
     scan_id: str
@@ -41,7 +49,11 @@ class ScanDescription:
 
 @dataclass(frozen=True, slots=True)
 class ScanSummary:
-    """The totals of one scan, over all brokers that answered."""
+    """The totals of one scan, over all brokers that answered.
+
+    for scan in mq.admin.list_scans():
+        print(scan.scan_id, scan.records, scan.leader_bytes)
+    """
 
     scan_id: str
     brokers: tuple[int, ...]  # the brokers that served it

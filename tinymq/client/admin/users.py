@@ -20,7 +20,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @value
 class TokenDescription:
-    """A token of a user. Nobody has the token itself but its holder."""
+    """A token of a user. Nobody has the token itself but its holder.
+
+    for user in mq.access.list_users():
+        for token in user.tokens:
+            print(token.label, token.expires)
+    """
 
     token_id: str
     label: str
@@ -30,7 +35,11 @@ class TokenDescription:
 
 @value
 class UserDescription:
-    """A user, or a role: a named set of grants that users share."""
+    """A user, or a role: a named set of grants that users share.
+
+    for user in mq.access.list_users():
+        print(user.name, user.roles, user.grants)
+    """
 
     name: str
     is_role: bool
@@ -42,7 +51,10 @@ class UserDescription:
 
 @value
 class WhoAmI:
-    """The caller, as a broker knows it."""
+    """The caller, as a broker knows it.
+
+    print(mq.access.who_am_i().name)
+    """
 
     name: str  # "": nobody
     proof: str  # token or certificate; "": none
@@ -54,7 +66,11 @@ class WhoAmI:
 
 @value
 class AccessAnswer:
-    """Whether a user may do something, and why."""
+    """Whether a user may do something, and why.
+
+    answer = mq.access.test_access("anna", "read", "topic:orders")
+    print(answer.allowed, answer.grant)
+    """
 
     allowed: bool
     grant: str  # that allows it; "": none does

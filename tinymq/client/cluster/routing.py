@@ -24,7 +24,10 @@ Cost = Callable[[int], tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker as the registry has it. `alive`: its registration has not expired."""
+    """A broker as the registry has it. `alive`: its registration has not expired.
+
+    print([broker.address for broker in mq.admin.brokers() if broker.alive])
+    """
 
     broker_id: int
     address: str

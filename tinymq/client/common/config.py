@@ -105,6 +105,9 @@ class ClientConfig:
     tls_ca: a file with the certificates of the authorities that sign brokers' certificates, instead of tls_dir's
         ca.crt; if both are empty, the environment variable TINYMQ_TLS_CA.
     tls_server_name: a name that every broker's certificate has, instead of the host that the client dials.
+
+        with Client("localhost:7070", request_timeout_ms=5_000, client_id="billing") as mq:
+            print(mq.config.rack)
     """
 
     request_timeout_ms: float = 30_000
@@ -174,6 +177,9 @@ class ProducerConfig:
     inflight_batches_max: batches per partition that are sent and not acknowledged.
     partitioner: "keyed" (CRC32 of the key; records without a key: one partition per batch), "round_robin", "sticky" or
         a callable.
+
+        with mq.producer(linger_ms=20, compression="zstd", acks="quorum") as producer:
+            producer.send("orders", b"...")
     """
 
     linger_ms: float = 5
@@ -224,6 +230,9 @@ class ReaderConfig:
     stale_ms_max: when a follower has had nothing new for so long, other replicas are asked whether there is more.
     on_trimmed: when retention, capacity or a trim removed the next record: "raise" OffsetOutOfRange, or "skip" to the
         first record that is kept and count the skipped ones. Records that were lost always raise.
+
+        for message in mq.reader("orders", end="latest", replica="follower", on_trimmed="skip"):
+            print(message.value)
     """
 
     replica: Replica = "leader"
@@ -254,6 +263,9 @@ class QueueConfig:
     commit_interval_ms: how often such commits are sent. After a crash, the messages of one interval are delivered
         again.
     The others: see ReaderConfig.
+
+        with mq.queue("orders", channel="audit", commit_interval_ms=100) as queue:
+            print(queue.poll())
     """
 
     auto_commit: bool = True
@@ -289,6 +301,9 @@ class ConsumerConfig:
     auto_commit: without it, only `commit` commits.
     commit_interval_ms: how often commits are sent. After a crash, the messages of one interval are delivered again.
     The others: see ReaderConfig.
+
+        with mq.consumer("orders", group="at-most", processing="at_most_once") as consumer:
+            print(consumer.poll(timeout=5.0))
     """
 
     processing: Processing = "at_least_once"
@@ -327,6 +342,9 @@ class WorkerConfig:
 
     prefetch_records, prefetch_bytes: what each partition's leader may lease to this worker ahead of its handlers.
     max_handler_ms: a job that is in hand for so long is not extended any more, and goes to another worker.
+
+        with mq.worker("emails", group="mailer", prefetch_records=10, max_handler_ms=600_000) as worker:
+            print(worker.poll(timeout=5.0))
     """
 
     PREFETCH_MAX: ClassVar[int] = 10_000

@@ -44,7 +44,11 @@ class ChannelId:
 
 @dataclass(frozen=True, slots=True)
 class ChannelDescription:
-    """A channel of one partition, as the partition's leader has it."""
+    """A channel of one partition, as the partition's leader has it.
+
+    for channel in mq.admin.list_channels("orders"):
+        print(channel.channel, channel.partition, channel.position, channel.lag)
+    """
 
     topic: str
     partition: int
@@ -59,7 +63,12 @@ class ChannelDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerDescription:
-    """The registered consumer of a channel. It may have died since."""
+    """The registered consumer of a channel. It may have died since.
+
+    with mq.queue("orders", channel="audit") as queue:
+        queue.open()
+        print(mq.admin.get_consumer("orders", 0, "audit"))
+    """
 
     consumer: str  # its client_id
     epoch: int  # higher than that of every consumer before

@@ -30,7 +30,12 @@ from tinymq.proto import tinymq_pb2 as pb
 
 
 class AsyncReader:
-    """Reads some or all partitions of a topic. Made by AsyncClient.reader(); opened by the first use."""
+    """Reads some or all partitions of a topic. Made by AsyncClient.reader(); opened by the first use.
+
+    async with mq.reader("orders", start="earliest", end="latest") as reader:
+        async for message in reader:
+            handle(message)
+    """
 
     def __init__(
         self,
@@ -133,6 +138,7 @@ class AsyncReader:
 
     @property
     def closed(self) -> bool:
+        """Was it closed?"""
         return self._closed
 
     def position(self) -> dict[int, int]:

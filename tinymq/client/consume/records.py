@@ -32,7 +32,12 @@ _SILENT = frozenset({Kind.NOOP, Kind.CONFIG, Kind.COMMAND, Kind.STAGED, Kind.DIS
 
 
 class Message(NamedTuple):
-    """One record as read. Immutable."""
+    """One record as read. Immutable.
+
+    for message in mq.reader("orders", end="latest"):
+        print(message.partition, message.offset, message.key, message.value)
+        print(message.timestamp.isoformat(), message.header("trace"))
+    """
 
     topic: str
     partition: int

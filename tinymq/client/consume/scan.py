@@ -240,6 +240,10 @@ class AsyncScan:
     taken); UnknownPartition; and OffsetOutOfRange when records of the range were removed (detail: log_start) or lost.
     When no replica has served for unreachable_ms_max, it raises an error whose text names what each replica answered:
     BrokerUnreachable, OffsetNotAvailable (the replicas that answer are behind) or CorruptData.
+
+        async with mq.scan("orders", partition=0, start=0, end=2) as scan:
+            async for batch in scan:
+                print(batch.num_rows)
     """
 
     def __init__(

@@ -39,6 +39,41 @@ class Client(ClientCalls):
     environment variable TINYMQ_SERVERS names them. Settings: see ClientConfig.
     Connects when first used. A process may fork before that, not after: in the child of a process that has used a
     client every call raises Closed. Safe to share between threads. Raises InvalidConfig.
+
+        with Client("localhost:7070") as mq:
+            mq.admin.create_topic("invoices", partitions=6, exist_ok=True)
+            print(mq.access.who_am_i().name)
+            with mq.producer(compression="zstd") as producer:
+                producer.send("orders", b"...")
+            with mq.reader("orders", start=Offset(5), end="latest") as reader:
+                print(len(reader.poll()))
+            print(mq.frame("orders").count())
+            with mq.scan("orders", 0, 0, 2) as scan:
+                print(next(scan).num_rows)
+            with mq.consumer("orders", group="billing") as consumer:
+                print(consumer.poll(timeout=5.0))
+            with mq.worker("emails", group="mailer") as worker:
+                print(worker.poll(timeout=5.0))
+            with mq.queue("orders", channel="audit") as queue:
+                print(queue.size())
+
+    Without `with`, `close` it:
+
+        mq = Client("localhost:7070")
+        mq.send("orders", b"...", key=b"42", headers={"trace": b"7"})
+        mq.close()
+
+    Handlers, for as long as the program runs (`serve` is `run` with a choice of signals):
+
+        mq = Client("localhost:7070")
+
+        @mq.subscribe("orders", group="shipping")
+        def ship(message):
+            print(message.value, bool(mq.health()))
+            mq.stop()  # from a signal, usually
+
+        mq.run()
+        mq.serve(signals=False)
     """
 
     def __init__(self, servers: str | Sequence[str] | None = None, **settings: Unpack[ClientOptions]) -> None:
@@ -178,11 +213,6 @@ class Client(ClientCalls):
                 raise
             error.add_note(f"and {another}")
 
-    @property
-    def loop_thread(self) -> LoopThread:
-        """The thread that runs this client's loop, for work of other packages of tinymq on that loop."""
-        return self._loop_thread
-
     def _new_loop_thread(self) -> LoopThread:
         interval_ms = self.config.switch_interval_ms
         return LoopThread(self._make, switch_interval_s=None if interval_ms is None else interval_ms / 1000)
@@ -192,3 +222,8 @@ class Client(ClientCalls):
         self._direct = None
         if not self._closed:
             self._loop_thread = self._new_loop_thread()
+
+
+def loop_thread_of(client: Client) -> LoopThread:
+    """Return the thread that runs a client's loop, for work of other packages of tinymq on that loop."""
+    return client._loop_thread

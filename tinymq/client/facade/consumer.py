@@ -19,6 +19,18 @@ class Consumer(ConsumerCalls):
                 handle(message)
 
     A message is committed when the next one is asked for, or when the `with` block ends without an exception.
+
+    Single steps:
+
+        consumer = mq.consumer("orders", group="billing", auto_commit=False)
+        consumer.open()
+        print(consumer.poll(timeout=5.0), consumer.assignment(), consumer.position())
+        consumer.commit()
+        print(consumer.committed(), consumer.lag())
+        consumer.pause([("orders", 0)])
+        consumer.resume()
+        consumer.seek("orders", 0, "earliest")
+        consumer.close()
     """
 
     def __iter__(self) -> Iterator[Message]:

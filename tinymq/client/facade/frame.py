@@ -27,6 +27,13 @@ class Frame(FrameCalls):
     twice is consistent. Records that arrive later are in the next frame. A use raises OffsetOutOfRange if retention has
     removed records of the frame since then, unless on_trimmed="skip". Safe to share between threads. Whatever takes a
     stream of Arrow takes a frame: `pyarrow.table(frame)`, `polars.DataFrame(frame)`.
+
+    Also:
+
+        frame = mq.frame("orders", offsets=(0, 2))
+        print(frame.schema, frame.ranges(), frame.count())
+        for batch in frame.batches():
+            print(batch.num_rows)
     """
 
     def __repr__(self) -> str:

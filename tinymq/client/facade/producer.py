@@ -27,6 +27,13 @@ class Producer(ProducerCalls):
 
     A producer that is not closed is flushed and closed when the program ends, or when nothing refers to it any more.
     Records that cannot be delivered then are only counted (tinymq/client/produce/exit.py).
+
+    Single steps:
+
+        producer = mq.producer()
+        producer.send_batch("orders", pa.table({"value": [b"one", b"two"]}))
+        producer.flush(timeout=30.0)
+        producer.close()
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncProducer) -> None:

@@ -25,6 +25,22 @@ class Queue(QueueCalls):
 
     The messages that were handed out are committed when more are asked for, or when the `with` block ends without an
     exception.
+
+    Single steps:
+
+        queue = mq.queue("tasks", 0, "audit", start="earliest")
+        queue.open()
+        queue.push_nowait(b"...")
+        queue.flush()
+        print(queue.topic, queue.partition, queue.channel, queue.position(), queue.size(), queue.skipped)
+        print(queue.peek(), queue.get(0), queue.is_empty())
+        print(queue.poll(10))
+        queue.commit()
+        queue.seek("latest")
+        queue.remove_before(Offset(1))
+        queue.close()
+        mq.admin.add_partition("tasks")
+        mq.queue("tasks", 1).delete()  # with all its messages
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncQueue) -> None:

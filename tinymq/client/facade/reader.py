@@ -18,9 +18,20 @@ from tinymq.client.facade.loop_thread import LoopThread
 class Reader(ReaderCalls):
     """Reads a topic. Made by Client.reader(); opened by the first use. For one thread at a time.
 
-    with mq.reader("orders", start="earliest", end="latest") as reader:
-        for message in reader:
-            handle(message)
+        with mq.reader("orders", start="earliest", end="latest") as reader:
+            for message in reader:
+                handle(message)
+
+    Single steps:
+
+        reader = mq.reader("orders", partitions=[0], end="latest")
+        reader.open()
+        print(reader.poll(timeout=5.0, max_records=1), reader.position(), reader.skipped)
+        for batch in reader.batches():
+            print(batch.num_rows)
+        print(reader.at_end)
+        print(mq.reader("orders").to_arrow(limit=1000).num_rows)
+        reader.close()
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncReader) -> None:

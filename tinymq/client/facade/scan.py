@@ -13,7 +13,15 @@ from tinymq.client.facade.loop_thread import LoopThread
 
 class Scan(ScanCalls):
     """Reads a range of a partition. Made by Client.scan(). Iterate over it, in `with`: record batches of TABLE_SCHEMA,
-    as they are stored, in the order of their offsets. For one thread at a time. Raises as AsyncScan."""
+    as they are stored, in the order of their offsets. For one thread at a time. Raises as AsyncScan.
+
+        scan = mq.scan("orders", partition=0, start=0, end=2)
+        scan.open()
+        for batch in scan:
+            print(batch.num_rows, scan.offset)
+        print(scan.served, scan.skipped)
+        scan.close()
+    """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncScan) -> None:
         super().__init__(loop_thread, asynchronous)

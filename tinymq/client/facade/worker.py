@@ -19,6 +19,16 @@ class Worker(WorkerCalls):
                 job.ack()
 
     An exception that leaves the `with` block nacks the jobs in hand, with its traceback.
+
+    Single steps:
+
+        worker = mq.worker("emails", group="mailer", group_settings={"lease_ms": 60_000})
+        worker.open()
+        for job in worker.poll(timeout=5.0, max_records=10):
+            job.ack()
+        worker.flush()
+        worker.stop()
+        worker.close()
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncWorker) -> None:

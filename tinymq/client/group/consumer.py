@@ -39,6 +39,10 @@ class AsyncConsumer:
 
     A record is committed when the next one is asked for, or when the `async with` block ends cleanly. Commits are sent
     every commit_interval_ms. Use it in `async with`.
+
+        async with mq.consumer("orders", group="billing") as consumer:
+            async for message in consumer:
+                handle(message)
     """
 
     def __init__(
@@ -285,6 +289,7 @@ class AsyncConsumer:
 
     @property
     def closed(self) -> bool:
+        """Was it closed?"""
         return self._closed
 
     async def close(self, *, leave: bool = False) -> None:

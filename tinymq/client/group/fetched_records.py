@@ -10,7 +10,11 @@ from tinymq.client.consume.records import Chunk
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic, by the topic's name."""
+    """A partition of a topic, by the topic's name.
+
+    with mq.consumer("orders", group="billing") as consumer:
+        print([(place.topic, place.partition) for place in consumer.assignment()])
+    """
 
     topic: str
     partition: int

@@ -19,7 +19,12 @@ LOG = logging.getLogger("tinymq.client")
 
 class Delivery:
     """The delivery of one record. It shares its batch's completion, so it is cheap. Awaitable, and usable in any
-    thread."""
+    thread.
+
+        delivery = producer.send("orders", b"...")
+        delivery.add_done_callback(lambda ended: print(ended.exception()))
+        print(delivery.result(timeout=30.0).offset, delivery.done())
+    """
 
     __slots__ = ("_batch", "_row")
 
@@ -59,10 +64,6 @@ class Delivery:
 
         self._batch.when_done(wake)
 
-    def hasten(self, deadline_s: float) -> None:
-        """Bring the batch's deadline forward to `deadline_s`, because this send has waited for room before."""
-        self._batch.deadline_s = min(self._batch.deadline_s, deadline_s)
-
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         batch = self._batch
         if not batch.done:
@@ -90,8 +91,18 @@ def delivery_of(batch: ProducerBatch, row: int) -> Delivery:
     return delivery
 
 
+def hasten(delivery: Delivery, deadline_s: float) -> None:
+    """Bring the deadline of the record's batch forward to `deadline_s`, because its send has waited for room before."""
+    delivery._batch.deadline_s = min(delivery._batch.deadline_s, deadline_s)
+
+
 class BatchDelivery:
-    """The delivery of the batches that one send_batch became."""
+    """The delivery of the batches that one send_batch became.
+
+    delivery = producer.send_batch("orders", pa.table({"value": [b"one", b"two"]}))
+    delivery.add_done_callback(lambda ended: print(ended.exception()))
+    print(delivery.result(timeout=30.0), delivery.done())
+    """
 
     __slots__ = ("_parts",)
 

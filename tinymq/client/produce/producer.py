@@ -26,7 +26,7 @@ from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.produce import exit, partitioner
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.blocking_sender import BlockingSender
-from tinymq.client.produce.delivery import BatchDelivery, Delivery
+from tinymq.client.produce.delivery import BatchDelivery, Delivery, hasten
 from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.sender import Sender
 from tinymq.client.produce.table_split import by_partition, by_size
@@ -37,7 +37,12 @@ LEAVING_IN_ERROR_S = 5.0  # a `with` block left by an exception flushes for so l
 
 
 class AsyncProducer:
-    """Sends records in batches. Made by AsyncClient.producer(); use it in `async with`, which flushes at the end."""
+    """Sends records in batches. Made by AsyncClient.producer(); use it in `async with`, which flushes at the end.
+
+    async with mq.producer(linger_ms=5) as producer:
+        delivery = await producer.send("orders", b"...", key=b"42")
+        print((await delivery).offset)
+    """
 
     def __init__(self, cluster: Cluster, config: ProducerConfig, wake: Callable[[Callable[[], None]], None]) -> None:
         """`wake` makes a call on the loop, soon, from any thread."""
@@ -101,7 +106,7 @@ class AsyncProducer:
             while delivery is None:
                 await self.ready(topic, started_s, partition)
                 delivery = append(topic, value, key, headers, timestamp, partition)
-            delivery.hasten(started_s + self.config.delivery_timeout_ms / 1000)
+            hasten(delivery, started_s + self.config.delivery_timeout_ms / 1000)
         return delivery
 
     def append_here(

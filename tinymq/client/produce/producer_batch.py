@@ -47,7 +47,11 @@ LOOP_HINT = "close the AsyncClient, or use it in `async with`, before its event 
 
 @value
 class BatchMetadata:
-    """The place of an acknowledged batch: record i has offset base_offset + i."""
+    """The place of an acknowledged batch: record i has offset base_offset + i.
+
+    for part in producer.send_batch("orders", pa.table({"value": [b"one", b"two"]})).result():
+        print(part.partition, part.base_offset, part.record_count)
+    """
 
     topic: str
     partition: int

@@ -11,7 +11,11 @@ DETACHED_S_MAX = 30.0  # so long a group's failover may take before a probe shou
 
 @dataclass(frozen=True, slots=True)
 class HandlerHealth:
-    """One subscription."""
+    """One subscription.
+
+    for handler in mq.health().handlers:
+        print(handler.group, handler.running, handler.last_error)
+    """
 
     handler: str
     group: str

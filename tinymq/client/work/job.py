@@ -46,6 +46,20 @@ class Job:
 
     `grant` orders the deliveries of a record: of two, the later one has the greater `(grant.term, grant.number)`. A
     database that keeps it can refuse the write of a worker that lost its lease.
+
+    With `start=False` a batch is charged only for the jobs that it has begun:
+
+        for job in worker.poll(timeout=5.0, start=False):
+            print(job.topic, job.partition, job.offset, job.delivery, job.timestamp, job.key, job.headers, job.in_hand)
+            if job.header("to") is None:
+                job.start()
+                job.reject("nobody to send it to")
+            elif busy():
+                job.release()
+            else:
+                job.start()
+                job.extend()
+                job.nack(delay=60.0, error="the mail server rests")
     """
 
     __slots__ = ("_settle", "bytes", "freed", "grant", "message", "partition_work", "since_s", "state")
@@ -72,26 +86,32 @@ class Job:
 
     @property
     def topic(self) -> str:
+        """The name of the record's topic."""
         return self.message.topic
 
     @property
     def partition(self) -> int:
+        """The number of the record's partition."""
         return self.message.partition
 
     @property
     def offset(self) -> int:
+        """The record's offset in its partition."""
         return self.message.offset
 
     @property
     def key(self) -> bytes | None:
+        """The record's key; None if it has none."""
         return self.message.key
 
     @property
     def value(self) -> bytes | None:
+        """The record's value."""
         return self.message.value
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """The record's headers, as (name, value), in their order."""
         return self.message.headers
 
     @property

@@ -313,6 +313,7 @@ class AsyncWorker:
 
     @property
     def closed(self) -> bool:
+        """Was it closed?"""
         return self._closed
 
     async def close(self) -> None:

@@ -19,6 +19,13 @@ class Hold:
     Entering raises OffsetOutOfRange when the record at `offset` is already removed, and QuotaExceeded when there are
     too many holds. The client renews the hold. When it cannot reach the brokers for a whole lease, the hold is lost.
     Nothing raises at that moment: `check` does, and so do reads of records that are removed.
+
+    Single steps:
+
+        hold = mq.admin.hold("orders", 0, 0, lease=60.0)
+        hold.acquire()
+        print(hold.offset, hold.log_start)
+        hold.release()
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncHold) -> None:
