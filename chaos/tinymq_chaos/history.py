@@ -230,6 +230,7 @@ class History:
         self.queues: list[QueueChange] = []
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
         self.weights: dict[Log, list[tuple[int, int]]] = {}  # (end offset of a batch, bytes of all records up to it)
+        self.heads: dict[Log, int] = {}  # below it, a fault removed the head of some replica
         self.brokers: dict[int, str] = {}  # the address of each broker that exists; {}: not known
         self.link_s = 0.0  # the least time of a message on its link, without faults
         self.calm_s: float | None = None  # when the last fault ended
@@ -309,7 +310,8 @@ class History:
 
     def lines(self) -> Iterator[str]:
         """Return everything as lines of JSON."""
-        yield _line("run", {"calm_s": self.calm_s, "ended_s": self.ended_s, "link_s": self.link_s})
+        times = {"calm_s": self.calm_s, "ended_s": self.ended_s, "link_s": self.link_s}
+        yield _line("run", {**times, "heads": list(self.heads.items())})
         yield _line("brokers", {"brokers": list(self.brokers.items())})
         for topic, settings in self.topics.items():
             yield _line("topic", {"topic": topic, "settings": settings})
@@ -350,6 +352,7 @@ class History:
             if kind == "run":
                 history.calm_s, history.ended_s = values["calm_s"], values["ended_s"]
                 history.link_s = values["link_s"]
+                history.heads = {_log(log): offset for log, offset in values.get("heads", ())}
             elif kind == "brokers":
                 history.brokers = dict(values["brokers"])
             elif kind == "topic":

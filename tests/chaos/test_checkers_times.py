@@ -101,6 +101,13 @@ def test_a_right_place_is_right(time_s: int, offset: int, answer: tuple[int | No
     assert story.kinds() == set()
 
 
+def test_records_that_a_fault_removed_on_one_replica_are_not_missed_there() -> None:
+    story = good()
+    story.history.heads[T, 0] = 2
+    looked_up(story, 5, 2)
+    assert story.kinds() == set()
+
+
 def test_records_that_were_removed_during_a_look_up_are_not_missed() -> None:
     story = good()
     story.begin("t", "find_time", topic=T, time_us=5 * SECOND).ok([[0, 2, TIMES[2], 0, 4]])

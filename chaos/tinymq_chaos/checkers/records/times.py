@@ -78,9 +78,11 @@ def _look_ups(facts: Facts) -> Iterator[FoundTime]:
 
 
 def _kept_from(facts: Facts, found: FoundTime) -> int:
-    """Return an offset from which on all records existed during the call: some may go while a broker looks."""
+    """Return an offset from which on all records existed during the call: some may go while a broker looks, and a
+    replica in memory whose head was removed may be filled again from one that has it.
+    """
     ends = [r.log_start if r.shown_start is None else r.shown_start for r in facts.replicas.get(found.log, ())]
-    return max([found.log_start or 0, *ends])
+    return max([found.log_start or 0, facts.history.heads.get(found.log, 0), *ends])
 
 
 def _wrong(found: FoundTime, timestamps: dict[int, int], kept_from: int) -> str:

@@ -48,6 +48,8 @@ def trim(world: World, rng: random.Random) -> Iterator[str | None]:
             before = log.first_index
             broker.process.do(partial(log.remove_before, upto))
             if log.first_index > before:
+                heads, name = world.history.heads, world.seen.log_of(group.id)
+                heads[name] = max(log.log_start_offset, heads.get(name, 0))
                 trimmed.append(f"{group.id} of broker {broker.id} to {log.first_index}")
     yield ", ".join(trimmed) or None
 
