@@ -9,11 +9,14 @@ from tinymq.base.group_config import Assignor
 from tinymq.broker.members.group_members import Place
 
 Assign = Callable[[Sequence[str], Sequence[Place], Mapping[Place, str]], dict[Place, str]]
-"""(members, partitions, present owners) → the member of every partition; {} without members."""
+"""(members, partitions, present owners) → the owner of every partition; {} without members."""
 
 
 def balanced(members: Sequence[str], places: Sequence[Place], present: Mapping[Place, str]) -> dict[Place, str]:
-    """As many partitions for each, give or take one, over all topics. A member keeps what it may keep."""
+    """Spread the partitions of all topics evenly: the counts of two members differ by one at most.
+
+    A member keeps its present partitions, up to its share.
+    """
     if not members:
         return {}
     least, extra = divmod(len(places), len(members))
@@ -21,7 +24,7 @@ def balanced(members: Sequence[str], places: Sequence[Place], present: Mapping[P
     for place in sorted(places):
         if present.get(place) in kept:
             kept[present[place]].append(place)
-    # Those that have most keep one more than the others, so that as few partitions as possible move.
+    # The remainder goes to the members that have most partitions now, so that as few as possible move.
     by_size = sorted(kept, key=lambda member: (-len(kept[member]), member))
     room = {member: least + (number < extra) for number, member in enumerate(by_size)}
     target = {place: member for member, some in kept.items() for place in some[: room[member]]}
@@ -34,7 +37,10 @@ def balanced(members: Sequence[str], places: Sequence[Place], present: Mapping[P
 
 
 def by_range(members: Sequence[str], places: Sequence[Place], present: Mapping[Place, str]) -> dict[Place, str]:
-    """Of each topic, neighbouring partitions to one member, so that equal numbers of several topics go together."""
+    """Give each member a range of neighbouring partitions of every topic.
+
+    Partitions with the same number in topics of the same size therefore have the same owner.
+    """
     if not members:
         return {}
     ordered = sorted(members)
@@ -53,7 +59,7 @@ def by_range(members: Sequence[str], places: Sequence[Place], present: Mapping[P
 
 
 def among(assign: Assign, members_max: int | None) -> Assign:
-    """An assignor that gives partitions to at most so many members. The others stand by; who has some goes first."""
+    """An assignor that gives partitions to at most `members_max` members, present owners first. The others stand by."""
     if members_max is None:
         return assign
 

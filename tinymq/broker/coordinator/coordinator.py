@@ -1,9 +1,8 @@
 """The coordinator of stream groups, on the broker that leads their partition of `__coordinator`.
 
-It keeps in memory only what members repeat: who was heard when, and the number of the newest list. Everything that it
-tells a member is applied, and so committed, state. A heartbeat is answered after a majority has confirmed, since the
-heartbeat arrived, that this broker leads. A coordinator that was replaced therefore answers none, and its members stop
-by themselves.
+In memory it keeps only what members repeat: the time and the sequence number of each member's newest heartbeat. It
+answers members from applied state, which is committed. Before it answers a heartbeat, a majority confirms that this
+broker still leads. A deposed coordinator therefore answers no heartbeat, and its members stop by themselves.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ logger = structlog.get_logger("tinymq.broker")
 
 
 class Assignment(NamedTuple):
-    """What a member has now."""
+    """The partitions that a member owns now."""
 
     owned: Mapping[Place, Owned]
     digest: int
-    term: int  # of the coordinator
+    term: int  # of the coordinator's leadership
 
 
 class Coordinator:
@@ -57,9 +56,9 @@ class Coordinator:
         self._replicas = replicas
         self._clock = clock
         self._meter = meter
-        self._since: dict[str, float] = {}  # since when a replica leads, by its name
-        self._known: dict[str, GroupSessions] = {}  # by group; of the groups of replicas that lead
-        self._looking: dict[str, asyncio.Task[None]] = {}  # by the replica's name
+        self._since: dict[str, float] = {}  # monotonic seconds at which a replica here began to lead, by replica name
+        self._known: dict[str, GroupSessions] = {}  # by group name; only groups whose partition this broker leads
+        self._looking: dict[str, asyncio.Task[None]] = {}  # the check under way, by replica name
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
@@ -84,7 +83,7 @@ class Coordinator:
                 known.wake()
 
     def on_change(self, replica: CoordinatorReplica, name: str) -> None:
-        """A change of a group is applied: tell the members that wait."""
+        """Wake the members that wait for a group's assignment, because a change of the group is applied."""
         known = self._known.get(name)
         if known is not None and replica.leading:
             known.due = True
@@ -93,10 +92,11 @@ class Coordinator:
     # ---- what members ask -------------------------------------------------------------------------------------
 
     async def heartbeat(self, name: str, group_id: int, beat: Heard) -> tuple[list[Place], int]:
-        """Take a member's list. Return the partitions of it that are not the member's, and the coordinator's term.
+        """Take a member's heartbeat, which lists the partitions that the member reads.
 
-        Raises NotLeader, UnknownGroup, WrongKind, Fenced (a later session has its instance id), QuotaExceeded (too many
-        members), DeadlineExceeded.
+        Returns the listed partitions that the member does not own (any more), and the coordinator's term. Raises
+        NotLeader, UnknownGroup, WrongKind, Fenced (a later session has the member's instance id), QuotaExceeded (too
+        many members), DeadlineExceeded.
         """
         replica, group = await self._find(name, group_id)
         known = self.sessions(replica, name)
@@ -114,9 +114,9 @@ class Coordinator:
     async def assignment(
         self, name: str, group_id: int, member: str, session: bytes, digest: int, wait_s: float
     ) -> Assignment | None:
-        """The member's partitions, as soon as their digest is not `digest`, else after `wait_s`.
+        """Return the member's partitions as soon as their digest differs from `digest`, or after `wait_s` seconds.
 
-        None: the member is not in the group, and has to be heard first. Raises as `heartbeat`.
+        Returns None if the member is not in the group: it has to send a heartbeat first. Raises as `heartbeat`.
         """
         replica, _ = await self._find(name, group_id)
         until_s = self._clock.monotonic() + wait_s
@@ -162,7 +162,7 @@ class Coordinator:
     # ---- decisions --------------------------------------------------------------------------------------------
 
     async def _find(self, name: str, group_id: int) -> tuple[CoordinatorReplica, Group]:
-        """The replica here that leads the group's partition, and the group."""
+        """Find this broker's replica of the group's partition, which has to lead, and the group."""
         topic = self._registry.get_topic(COORDINATOR_TOPIC)
         if topic is None:
             raise NotLeader(f"the topic {COORDINATOR_TOPIC} is not made yet")
@@ -181,7 +181,7 @@ class Coordinator:
         return replica, group
 
     def sessions(self, replica: CoordinatorReplica, name: str) -> GroupSessions:
-        """What was heard of a group. The members of its state count as heard when this replica began to lead."""
+        """The sessions of a group. A member in the applied state counts as heard when this replica began to lead."""
         known = self._known.get(name)
         if known is None:
             since_s = self._since.get(replica.name, self._clock.monotonic())
@@ -189,8 +189,10 @@ class Coordinator:
         return known
 
     async def _decide(self, replica: CoordinatorReplica, group: Group, decide: Callable[[Members], Change]) -> Change:
-        """Commit the change that `decide` returns for the applied state, and return it. One decision of a group at a
-        time."""
+        """Commit the change that `decide` returns for the applied state, and return that change.
+
+        Decisions on one group run one after the other.
+        """
         known = self.sessions(replica, group.name)
         async with known.deciding:
             replica.check_leading()
@@ -208,7 +210,7 @@ class Coordinator:
         while True:
             await self._clock.sleep(TICK_S)
             for replica in list(self._replicas().values()):
-                # Each replica for itself: one that cannot commit now holds up no other.
+                # One task per replica: a replica that cannot commit now must not hold up the others.
                 if replica.leading and replica.name not in self._looking:
                     task = asyncio.get_running_loop().create_task(self._look_at_all(replica))
                     self._looking[replica.name] = task
@@ -231,7 +233,7 @@ class Coordinator:
                 logger.info("group_waits", group=name, error=error.code, reason=str(error))
 
     async def _look(self, replica: CoordinatorReplica, name: str) -> None:
-        """End sessions, take back what was not let go, and move on with the assignment."""
+        """End silent sessions, free partitions that their owners did not let go in time, and advance the assignment."""
         group, state = self._groups.known.get(name), replica.groups.get(name)
         if state is None:
             return
@@ -245,7 +247,7 @@ class Coordinator:
             return rules.expired(newer, known.silences(self._clock.monotonic()), rejoin_s, static_return_s)
 
         if gone(state):
-            # Asked again within the decision: a member may have been heard while the decision waited its turn.
+            # The decision checks again: a heartbeat may have arrived while it waited for its turn.
             await self._decide(replica, group, lambda newer: rules.left(newer, gone(newer)))
             logger.info("members_gone", group=name, members=sorted(state.members.keys() - replica.groups[name].members))
         known.forget(replica.groups[name].members, self._clock.monotonic(), rejoin_s)
@@ -269,7 +271,7 @@ class Coordinator:
             self._known.pop(name, None)
 
     async def _places(self, group: Group, state: Members) -> Sequence[Place]:
-        """The partitions that the group reads. Only the registry's leader knows that one is gone."""
+        """The partitions that the group reads. Only the registry's leader can say that a partition was deleted."""
         places = self._known_places(group)
         if state.owned.keys() - set(places):
             await self._groups.refresh()
@@ -284,7 +286,7 @@ class Coordinator:
 async def confirm(replica: CoordinatorReplica) -> None:
     """Return once a majority has confirmed, since this call, that the replica leads.
 
-    A leader that was replaced must not extend anybody's time. Raises NotLeader, DeadlineExceeded.
+    Without it, a deposed leader could extend a member's session. Raises NotLeader, DeadlineExceeded.
     """
     await replica.group.read_index(CONFIRM_S)
     replica.check_leading()
@@ -298,12 +300,12 @@ def _state_of(replica: CoordinatorReplica, group: Group) -> Members:
 
 
 def coordinator_of(group: str, partitions: int) -> int:
-    """The partition of `__coordinator` that has a group's members."""
+    """The number of the partition of `__coordinator` that stores a group's members."""
     return zlib.crc32(group.encode()) % partitions
 
 
 def digest_of(owned: Mapping[Place, Owned]) -> int:
-    """A number that differs, but for one in 2^32, where two assignments differ. Never 0."""
+    """A checksum of an assignment, never 0. Two different assignments have the same one with a chance of 1 in 2^32."""
     lines = [
         f"{place.topic_id.hex()} {place.partition} {at.epoch} {at.revoking}" for place, at in sorted(owned.items())
     ]

@@ -1,8 +1,8 @@
-"""The decisions of a coordinator on one stream group. Pure: a state and a list of a member in, a change out.
+"""The decisions of a coordinator on one stream group. Pure: each takes the group's state and returns a change of it.
 
-A partition moves in three steps. The owner is asked to let go (`revoking`); it lets go, and its next list lacks the
-partition, so that the partition is free; the new owner is told, under a higher epoch. Each step is committed before
-anybody is told of it.
+A partition moves in three steps. The coordinator asks the owner to let go (`revoking`). The owner lets go: its next
+heartbeat does not list the partition, which is then free. The coordinator gives the partition to the new owner, under a
+higher epoch. Each step is committed before any member learns of it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tinymq.base.errors import Fenced
 from tinymq.broker.coordinator.assignors import Assign
 from tinymq.broker.members.group_members import COUNTER_BITS, Change, Member, Members, Owned, Place
 
-REPLACED_MAX = 4  # sessions of one instance id that are remembered
-CLAIMED_MAX = 1 << (COUNTER_BITS - 1)  # of a counter that a member names: the coordinator's own has the other half
+REPLACED_MAX = 4  # remembered earlier sessions of one instance id
+CLAIMED_MAX = 1 << (COUNTER_BITS - 1)  # bounds a counter that a member names; the coordinator's own may go twice as far
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,16 @@ class Heard:
     member: Member
     number: int
     owned: Mapping[Place, int]  # epochs
-    taken: int = 0  # the newest epoch of an assignment that the member has taken or dropped
-    fenced_at: int = 0  # an epoch that the member found in a cursor, above its own; 0: none
-    joined: bool = False  # a heartbeat of this session was answered
+    taken: int = 0  # the newest epoch among the assignments that the member has taken or dropped
+    fenced_at: int = 0  # an epoch above its own that the member found in a cursor; 0: none
+    joined: bool = False  # whether a heartbeat of this session was answered before
     leave: bool = False
 
 
 def heard(state: Members, beat: Heard) -> Change:
-    """The change that a member's list leads to.
+    """The change that follows from a member's heartbeat.
 
-    Raises Fenced for a session whose instance id a later session has.
+    Raises Fenced if a later session has taken over the instance id.
     """
     present = state.members.get(beat.name)
     counter = seen_epoch(state, beat)
@@ -59,19 +59,19 @@ def heard(state: Members, beat: Heard) -> Change:
 
 
 def released(state: Members, beat: Heard) -> list[Place]:
-    """The member's partitions that its list lacks.
+    """The member's partitions that its heartbeat does not list any more.
 
-    The list may have been sent before an assignment arrived. It says nothing of partitions whose epoch is above the
-    newest that the member has taken.
+    The member may have sent the heartbeat before it received its newest partitions. Partitions whose epoch is above
+    `beat.taken` therefore do not count as released.
     """
     mine = state.of(beat.name).items()
     return [place for place, at in mine if beat.owned.get(place) != at.epoch and at.epoch <= beat.taken]
 
 
 def seen_epoch(state: Members, beat: Heard) -> int:
-    """The counter to go on above: no lower than that of any epoch of this group that the member has seen.
+    """The counter above which the next epoch has to lie: that of the highest epoch that the state or the member knows.
 
-    Members have seen higher ones after a loss of the coordinator's log. Epochs of another group id say nothing.
+    The member knows a higher one if the coordinator's log was lost. Epochs of another group id are ignored.
     """
     seen = [epoch for epoch in (beat.taken, beat.fenced_at) if epoch >> COUNTER_BITS == state.group_id]
     claimed = [epoch & ((1 << COUNTER_BITS) - 1) for epoch in seen]
@@ -79,14 +79,17 @@ def seen_epoch(state: Members, beat: Heard) -> int:
 
 
 def check_not_replaced(present: Member, beat: Heard) -> None:
-    """Raise Fenced if the session ended when `present` began. Otherwise it is the later one of the two."""
+    """Raise Fenced if the heartbeat's session ended when the session of `present` began.
+
+    The heartbeat's session is the earlier one if it was answered before (`joined`), or if `present` has replaced it.
+    """
     if beat.joined or beat.member.session in present.replaced:
         hint = "one process for each instance_id; the later one goes on"
         raise Fenced(f"another session has the instance id {beat.name!r}", hint=hint)
 
 
 def lost(state: Members, name: str, session: bytes, owned: Mapping[Place, int]) -> list[Place]:
-    """The partitions of a member's list that are not the member's."""
+    """The partitions that a member lists although it does not own them."""
     member = state.members.get(name)
     if member is None or member.session != session:
         return list(owned)
@@ -95,25 +98,28 @@ def lost(state: Members, name: str, session: bytes, owned: Mapping[Place, int]) 
 
 
 def closed(state: Members, name: str, session: bytes) -> Change:
-    """The change when a session leaves. The later session of its instance id stays."""
+    """The change when a session leaves. A later session of the same instance id stays in the group."""
     present = state.members.get(name)
     return left(state, [name]) if present is not None and present.session == session else Change()
 
 
 def left(state: Members, names: Collection[str]) -> Change:
-    """The change when these members are gone: their sessions ended, or they left."""
+    """The change that removes these members, because they left or their sessions ended."""
     gone = {name: None for name in names if name in state.members}
     return Change(members=gone, owned={place: None for place, at in state.owned.items() if at.member in gone})
 
 
 def freed(state: Members, asked: Mapping[Place, int]) -> Change:
-    """The change when owners that were asked, by epoch, have not let go in time. A higher epoch will fence them."""
+    """The change that frees partitions whose owners were asked to let go and did not in time.
+
+    `asked` has the epoch under which each owner was asked. The next owner's higher epoch fences the old one.
+    """
     owned = state.owned.items()
     return Change(owned={place: None for place, at in owned if at.revoking and asked.get(place) == at.epoch})
 
 
 def rebalanced(state: Members, places: Sequence[Place], assign: Assign) -> Change:
-    """The next step towards the assignment: free partitions are given, and owners of others are asked to let go."""
+    """The next step towards the target assignment: give out free partitions, and ask wrong owners to let go."""
     # A partition that is being taken back has no owner to keep it.
     present = {place: at.member for place, at in state.owned.items() if not at.revoking}
     target = assign(sorted(state.members), places, present)
@@ -126,13 +132,13 @@ def rebalanced(state: Members, places: Sequence[Place], assign: Assign) -> Chang
             owned[place] = Owned(member, state.group_id << COUNTER_BITS | counter)
         elif at.member != member and not at.revoking:
             owned[place] = Owned(at.member, at.epoch, revoking=True)
-    for place in state.owned.keys() - set(places):  # the topic or the partition is gone
+    for place in state.owned.keys() - set(places):  # the topic or the partition was deleted
         owned[place] = None
     return Change(owned=owned, counter=counter if counter > state.counter else 0)
 
 
 def expired(state: Members, silent_s: Callable[[str], float], rejoin_s: float, static_return_s: float) -> list[str]:
-    """The members whose sessions end now. Those with an instance id have longer to come back."""
+    """The members whose sessions end now: silent for `rejoin_s`, or for `static_return_s` with an instance id."""
     return [
         name
         for name, member in state.members.items()

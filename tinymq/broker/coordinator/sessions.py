@@ -1,6 +1,6 @@
-"""What a coordinator has heard of a group's members: in memory only, and gone with the leadership.
+"""The newest heartbeats of a group's members: in the coordinator's memory only, and lost with its leadership.
 
-Members repeat all of it with each heartbeat. Pure, but for the waiters.
+Nothing is lost for good, because each heartbeat repeats all of it. Pure, except for the futures of waiting members.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Session:
 class GroupSessions:
     """The sessions of one group, since this broker leads its coordinator."""
 
-    since_s: float  # when this broker began to lead: the members of the state count as heard then
+    since_s: float  # monotonic time at which this broker began to lead; members in the state count as heard then
     sessions: dict[str, Session] = field(default_factory=dict)
-    asked_s: dict[Place, tuple[int, float]] = field(default_factory=dict)  # since when an owner is asked, by epoch
+    asked_s: dict[Place, tuple[int, float]] = field(default_factory=dict)  # (epoch, since when)
     deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
-    due: bool = True  # the assignment may not be what it should be
-    waiting: set[asyncio.Future[None]] = field(default_factory=set)  # of members, for a change
+    due: bool = True  # the assignment may differ from its target: look at the group
+    waiting: set[asyncio.Future[None]] = field(default_factory=set)  # calls of members that wait for a change
 
     def hear(self, beat: Heard, state: Members, now_s: float) -> bool:
-        """Note a heartbeat. False: a later one of the same session has come already, and this one says nothing.
+        """Note a heartbeat. Returns False, and ignores it, if a later one of the same session came before it.
 
-        Raises QuotaExceeded for one member too many.
+        Raises QuotaExceeded if the group has no place for another member.
         """
         before = self.sessions.get(beat.name)
         if before is None and beat.name not in state.members and len(self.sessions) >= MEMBERS_MAX:
@@ -68,12 +68,12 @@ class GroupSessions:
         return {place: epoch for place, (epoch, since_s) in self.asked_s.items() if now_s - since_s >= revoke_s}
 
     def forget(self, members: Mapping[str, object], now_s: float, rejoin_s: float) -> None:
-        """Forget those that left or never joined, once no heartbeat of theirs can be under way any more."""
+        """Forget members that left or never joined, once none of their heartbeats can still be under way."""
         for name in [n for n, s in self.sessions.items() if n not in members and now_s - s.heard_s >= 2 * rejoin_s]:
             del self.sessions[name]
 
     def wake(self) -> None:
-        """Tell all that wait for a change."""
+        """Wake all calls that wait for a change."""
         waiting, self.waiting = self.waiting, set()
         for each in waiting:
             if not each.done():

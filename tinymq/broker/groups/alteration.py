@@ -1,4 +1,4 @@
-"""What may be changed of a group that is there, and when. Pure."""
+"""Changes of an existing group: which settings may change, and when. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tinymq.broker.groups.definition import Group
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A change of a group: of all these settings or of none."""
+    """A change of a group's settings, which is made as a whole or not at all."""
 
     settings: tuple[tuple[str, str], ...] = ()
-    paused: bool | None = None  # None: as it is
+    paused: bool | None = None  # None: no change
     command_id: bytes = b""
 
 
 def altered(group: Group, change: Alteration) -> Group:
-    """The group after the change; the same value if the change is made already.
+    """The group after the change; the same value if the group has those settings already.
 
-    Raises InvalidConfig for settings that no such group can have, or that never change; WrongKind: a stream group does
-    not pause.
+    Raises InvalidConfig for a setting that groups of this kind do not have or cannot change; WrongKind for a pause of a
+    stream group.
     """
     if change.command_id and change.command_id == group.altered_by:
         return group
@@ -42,7 +42,7 @@ def altered(group: Group, change: Alteration) -> Group:
 
 
 def agreed_settings(before: Group, after: Group) -> list[str]:
-    """The changed settings that hold for leases that are there: they wait until no record is leased."""
+    """The changed settings on which granted leases depend. They may change only while no record is leased."""
     if before.kind is not GroupKind.QUEUE:
         return []
     old, new = before.config(), after.config()

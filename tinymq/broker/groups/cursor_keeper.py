@@ -1,4 +1,4 @@
-"""Keeps the cursors of groups in the partitions that this broker leads: made where they are due, dropped where not.
+"""Makes and drops the cursors of groups in the partitions that this broker leads.
 
 A group's cursors are made in two ways. The broker that makes a group asks each partition's leader, and the group is
 ready once all have confirmed. A leader also makes the cursor itself when a partition or topic is added, and the
@@ -36,8 +36,8 @@ METHOD = "cursors"
 COMMAND_S = 5.0
 REFRESH_S = 2.0
 RETRY_S = 0.2
-SLICE = 100  # partitions that are looked at in one turn of the loop
-PLACES_MAX = 2000  # of one request
+SLICE = 100  # partitions to look at in one turn of the loop
+PLACES_MAX = 2000  # partitions in one request
 
 logger = structlog.get_logger("tinymq.broker")
 
@@ -46,7 +46,7 @@ FindStart = Callable[[Partition, int], Awaitable[int]]
 
 
 class CursorKeeper:
-    """One per broker, from `start` to `stop`."""
+    """Keeps the groups' cursors on one broker, from `start` to `stop`."""
 
     def __init__(
         self, registry: RegistryService, groups: GroupList, replica_host: ReplicaHost, clock: Clock,
@@ -113,7 +113,7 @@ class CursorKeeper:
                     self._clock.call_later(RETRY_S, lambda: self.group_changed(group))  # noqa: B023 (called once)
 
     async def _look(self, group: GroupId) -> None:
-        """Make and drop what is due in one partition."""
+        """Make the missing cursors of one partition, and drop those of deleted groups."""
         partition = self._replica_host.get(group.topic_id, group.partition)
         if partition is None or not partition.leading:
             return
@@ -129,7 +129,10 @@ class CursorKeeper:
                 await _one(partition, pb.Command(drop=pb.DropCursor(name=name, group_id=cursor.group_id)))
 
     def _is_stale(self, partition: Partition, name: str) -> bool:
-        """Whether a cursor belongs to a group that is not in the registry. One under deletion is dropped on request."""
+        """Whether a cursor belongs to a group that is not in the registry.
+
+        False for a group that is being deleted: the deletion itself asks for the cursor to be dropped.
+        """
         cursor = partition.state.cursors.get(name)
         if cursor is None or cursor.kind == CursorKind.CHANNEL:
             return False

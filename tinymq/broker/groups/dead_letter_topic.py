@@ -1,4 +1,4 @@
-"""Which topic has the dead letters of a queue group, and how that topic is made. Pure."""
+"""The topic for the dead letters of a queue group: its name and its settings. Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ SUFFIX = ".dlq"
 
 
 def dead_letter_topic(group: Group, topic: str) -> str | None:
-    """The name of the topic that gets what the group gives up of `topic`; None: the group drops it, with a log line."""
+    """The name of the topic to which the group buries records of `topic`; None: it drops them, with a log line."""
     named: str | None = group.config()["dlq"]
     return topic + SUFFIX if named == "" else named
 
 
 def has_dead_letters(topic: str, groups: Iterable[Group]) -> bool:
-    """Whether a topic is for dead letters. What a group gives up there goes to no further topic."""
+    """Whether a topic is for dead letters. Records that a group gives up there are not buried a second time."""
     if topic.endswith(SUFFIX):
         return True
     return any(group.kind is GroupKind.QUEUE and group.config()["dlq"] == topic for group in groups)
 
 
 def check_dead_letters(group: Group, topics: Iterable[TopicRecord]) -> None:
-    """Raises InvalidConfig for a group whose dead letters would be less durable than their source, or whose topic of
-    dead letters would have no valid name. `topics`: all of the cluster."""
+    """Raises InvalidConfig if the group's dead letters would be less durable than their source, or if the name of
+    their topic would be invalid. `topics`: all topics of the cluster."""
     if group.kind is not GroupKind.QUEUE:
         return
     known = {topic.name: topic for topic in topics}
@@ -55,7 +55,7 @@ def check_dead_letters(group: Group, topics: Iterable[TopicRecord]) -> None:
 
 
 def check_durability(source: TopicRecord, target: TopicRecord) -> None:
-    """Raises InvalidConfig if what is acknowledged in `target` is lost more easily than in `source`."""
+    """Raises InvalidConfig if `target` is less durable than `source`."""
     worse = []
     here, there = source.config, target.config
     if here.storage is Storage.DISK and there.storage is Storage.MEMORY:
@@ -73,15 +73,17 @@ def check_durability(source: TopicRecord, target: TopicRecord) -> None:
 
 
 def dead_letter_config(source: TopicConfig) -> TopicConfig:
-    """The settings of a topic of dead letters that is made when it is first needed: as durable as its source, and what
-    is in it stays until it is sent back or purged."""
+    """The settings of a topic for dead letters that a broker makes at first use.
+
+    It is as durable as its source, and keeps each dead letter until that is sent back or purged.
+    """
     return replace(
         TopicConfig(
             storage=source.storage,
             sync_interval_ms=source.sync_interval_ms,
             max_bytes=source.max_bytes if source.storage is Storage.MEMORY else None,
         ),
-        # What is sent back or purged makes room; nothing else goes.
+        # Only dead letters that were sent back or purged are removed.
         retention=Retention.ACKNOWLEDGED,
         segment_bytes=source.segment_bytes,
     )

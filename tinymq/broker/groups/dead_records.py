@@ -15,7 +15,7 @@ class DeadRecords:
     """The dead records whose burial has not begun, the oldest first."""
 
     def __init__(self, deliveries_max: int) -> None:
-        """`deliveries_max` 0: only a rejected record is dead."""
+        """With `deliveries_max` 0, only a rejected record is dead."""
         self._most = deliveries_max or REJECTED
         self._offsets: dict[int, None] = {}  # some may be settled since
 
@@ -26,14 +26,14 @@ class DeadRecords:
         return failure.deliveries >= self._most
 
     def note(self, offsets: Iterable[int], group: QueueGroup) -> None:
-        """Look at records that failed."""
+        """Add those of `offsets` whose failures make them dead."""
         for offset in offsets:
             failure = group.failures.get(offset)
             if failure is not None and self.is_dead(failure):
                 self._offsets[offset] = None
 
     def take(self, group: QueueGroup, is_open: Callable[[int], bool]) -> list[tuple[int, Failure]]:
-        """Those that are neither settled nor being buried."""
+        """The dead records that are neither settled nor being buried, with their failures."""
         failures = group.failures
         found = [(offset, failures[offset]) for offset in self._offsets if is_open(offset) and offset in failures]
         self._offsets = {offset: None for offset, _ in found}

@@ -27,7 +27,7 @@ _PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,249}")
 
 
 class GroupPhase(IntEnum):
-    """How far the making or the deletion of a group is."""
+    """How far the creation or the deletion of a group has come."""
 
     MAKING = pb.Group.MAKING
     READY = pb.Group.READY
@@ -41,14 +41,14 @@ class Group:
     name: str
     kind: GroupKind
     topics: tuple[str, ...]  # names and patterns
-    start_us: int = START_EARLIEST  # where its cursors begin in partitions that exist when it is made
+    start_us: int = START_EARLIEST  # record time at which its cursors begin, in partitions that exist when it is made
     settings: tuple[tuple[str, str], ...] = ()
-    command_id: bytes = b""  # of the call that made it
+    command_id: bytes = b""  # of the call that made the group
     group_id: int = 0  # the registry's version when it was made; a group that is made again has a higher one
     phase: GroupPhase = GroupPhase.MAKING
-    paused: bool = False  # nothing is granted; of queue groups
-    altered_by: bytes = b""  # of the last call that changed it
-    version: int = 0  # of the registry's record
+    paused: bool = False  # only queue groups: no record is granted while it is True
+    altered_by: bytes = b""  # command id of the last call that changed the group
+    version: int = 0  # of the group's record in the registry
 
     @property
     def cursor_kind(self) -> CursorKind:
@@ -106,7 +106,7 @@ def parse_group(record: MetadataRecord) -> Group:
 
 
 def check_group(group: Group) -> Group:
-    """Raises InvalidName, InvalidRequest, InvalidConfig for what no group can be."""
+    """Return the group if it is valid. Raises InvalidName, InvalidRequest, InvalidConfig."""
     check_channel_name(group.name)
     if not 0 < len(group.topics) <= TOPICS_MAX or len(set(group.topics)) != len(group.topics):
         raise InvalidRequest(f"a group of {len(group.topics)} topics", hint=f"1 to {TOPICS_MAX}, each once")

@@ -45,10 +45,10 @@ COORDINATOR_TOPIC = "__coordinator"
 COORDINATORS = 16  # its partitions, for good: another number would give groups to other partitions
 COORDINATOR_REPLICAS = 3
 COORDINATOR_CONFIG = TopicConfig(segment_bytes=SEGMENT_BYTES_MIN, retention_ms=None)
-LOOK_S = 0.05  # between two rounds of requests to the leaders
-REQUEST_S = 6.0  # for one leader's answer
+LOOK_S = 0.05  # pause between two rounds of requests to the leaders
+REQUEST_S = 6.0  # deadline for one leader's answer
 REFRESH_S = 2.0
-FINISH_EVERY_S = 5.0  # how often the metadata's leader looks for groups that nobody finished
+FINISH_EVERY_S = 5.0  # how often the metadata's leader looks for groups that are half made or half deleted
 FINISH_S = 30.0
 
 logger = structlog.get_logger("tinymq.broker")
@@ -63,11 +63,11 @@ class Peers(Protocol):
 
 
 class Errand(Enum):
-    """What the leaders of a group's partitions are asked to do. In the past tense, for errors."""
+    """What the leaders of a group's partitions are asked to do. The values are past tense, for error texts."""
 
     MAKE = "made"
     DROP = "deleted"
-    COUNT = "counted"  # the records that workers have
+    COUNT = "counted"  # count the records that workers hold
 
 
 class Groups:
@@ -77,8 +77,8 @@ class Groups:
         self, registry: RegistryService, known: GroupList, keeper: CursorKeeper, peers: Peers, clock: Clock,
         *, finishes: Callable[[], bool], voters: Callable[[], Collection[int]],
     ) -> None:  # fmt: skip
-        """`finishes`: whether this broker finishes what others began, because it leads the metadata. `voters`: of the
-        metadata."""
+        """`finishes` says whether this broker leads the metadata, and so finishes what failed brokers began. `voters`
+        are those of the metadata group."""
         self.known = known
         self._registry = registry
         self._keeper = keeper
@@ -125,9 +125,9 @@ class Groups:
     async def create(self, wanted: Group, timeout_s: float, *, exist_ok: bool) -> Group:
         """Make a group. Returns when its cursor is in every partition of its topics.
 
-        `exist_ok`: a group of that name and kind is as good; its topics and settings stay as they are. Raises
-        InvalidName, InvalidRequest, InvalidConfig, UnknownTopic, AlreadyExists, WrongKind; NotReady while a group of
-        that name is being deleted; DeadlineExceeded: the group is still being made, and the same call goes on.
+        With `exist_ok`, an existing group of that name and kind is accepted; its topics and settings do not change.
+        Raises InvalidName, InvalidRequest, InvalidConfig, UnknownTopic, AlreadyExists, WrongKind; NotReady while a
+        group of that name is being deleted; DeadlineExceeded while the group is still being made: repeat the call.
         """
         check_group(wanted)
         deadline_s = self._clock.monotonic() + timeout_s
@@ -152,11 +152,12 @@ class Groups:
             logger.info("group_making", group=wanted.name, kind=wanted.kind.value, topics=wanted.topics)
 
     async def alter(self, name: str, change: Alteration, timeout_s: float, *, dry_run: bool = False) -> Group:
-        """Change settings of a group, pause it, or have it go on. Returns when the leaders of its partitions follow, if
-        they can be asked.
+        """Change settings of a group, pause it, or resume it. Returns when every leader of its partitions that can be
+        reached follows the change.
 
-        Raises UnknownGroup, WrongKind; InvalidConfig, also for a setting that holds for leases while there are any;
-        NotReady while the group is made or deleted; DeadlineExceeded: a leader could not say whether there are leases.
+        Raises UnknownGroup, WrongKind; InvalidConfig, also for a setting on which leases depend while a record is
+        leased; NotReady while the group is made or deleted; DeadlineExceeded if a leader did not say whether it has
+        leases.
         """
         deadline_s = self._clock.monotonic() + timeout_s
         while True:
@@ -179,20 +180,22 @@ class Groups:
                 continue
             logger.info("group_altered", group=name, settings=change.settings, paused=after.paused)
             after = replace(after, version=record.version)
-            with suppress(DeadlineExceeded):  # the change is made: who did not answer follows upon hearing of it
+            with suppress(DeadlineExceeded):  # the change is made: the other leaders follow when their registry has it
                 await self.everywhere(after, deadline_s, Errand.COUNT)
             return after
 
     async def delete(self, name: str, timeout_s: float) -> int:
-        """Delete a group. Returns when no partition has a cursor of it, with the number of its burials that ended: the
-        records stay in their topics, and are no dead letters. Raises UnknownGroup; DeadlineExceeded: it is
-        still being deleted, and its name is taken."""
+        """Delete a group. Returns when no partition has a cursor of it.
+
+        Returns how many burials of the group ended unfinished: their records stay in their topics, and do not become
+        dead letters. Raises UnknownGroup; DeadlineExceeded while the deletion goes on, and the name is still taken.
+        """
         deadline_s = self._clock.monotonic() + timeout_s
         group = await self.get(name)
         return await self._remove(group, deadline_s)
 
     async def _make_coordinators(self, timeout_s: float) -> None:
-        """Make the topic that has the members of stream groups, at first use. Raises NotReady."""
+        """Make the topic that stores the members of stream groups, at first use. Raises NotReady."""
         if self._registry.get_topic(COORDINATOR_TOPIC) is not None:
             return
         # As many replicas as the metadata has, up to three: the topic survives what the metadata survives.
@@ -226,14 +229,14 @@ class Groups:
                 raise UnknownGroup(f"group {group.name!r} was deleted while it was made") from None
             return now
         except AlreadyExists:
-            # A channel has the name somewhere. The cursors that were made are taken back.
+            # In some partition a channel has the name. Drop the cursors that were made elsewhere.
             await self._remove(group, max(deadline_s, self._clock.monotonic() + REQUEST_S))
             raise
         finally:
             self._driven.discard(group.name)
 
     async def _remove(self, group: Group, deadline_s: float) -> int:
-        """Bring a group from any phase to no record. Returns how many burials ended with it."""
+        """Delete a group in any phase, its record last. Returns how many of its burials ended unfinished."""
         self._driven.add(group.name)
         try:
             while group.phase is not GroupPhase.DELETING:
@@ -257,12 +260,12 @@ class Groups:
             self._driven.discard(group.name)
 
     async def everywhere(self, group: Group, deadline_s: float, errand: Errand) -> int:
-        """Return once the leader of every partition of the group's topics has done the errand. Returns how many burials
-        ended in them, or how many records are leased.
+        """Wait until the leader of every partition of the group's topics has done the errand.
 
-        Raises AlreadyExists where a channel has the name.
+        Returns the sum of the leaders' answers: how many burials ended, or how many records are leased. Raises
+        AlreadyExists where a channel has the name.
         """
-        confirmed: dict[GroupId, int] = {}  # with the number that its leader said
+        confirmed: dict[GroupId, int] = {}  # the number in its leader's answer, by partition
         reasons: dict[str, str] = {}
         first = True
         while True:
@@ -283,7 +286,7 @@ class Groups:
     async def _ask_leaders(
         self, group: Group, missing: list[GroupId], confirmed: dict[GroupId, int], errand: Errand
     ) -> dict[str, str]:
-        """Ask the leaders of `missing`, and note in `confirmed` which are done. Returns why others are not."""
+        """Ask the leaders of `missing`, and note their answers in `confirmed`. Returns why the others failed."""
         by_leader: dict[int, list[GroupId]] = {}
         reasons: dict[str, str] = {}
         for place in missing:
@@ -329,7 +332,7 @@ class Groups:
         return [queue.group for topic in topics for queue in topic.queues]
 
     async def _finish_all(self) -> None:
-        """Finish what a broker began that failed since. Only one broker does: the metadata's leader."""
+        """Finish creations and deletions whose broker has failed. Only the metadata's leader does this."""
         while True:
             before = {(group.name, group.version) for group in self.known.all()}
             await self._clock.sleep(FINISH_EVERY_S)
@@ -349,7 +352,7 @@ class Groups:
 
 
 def _check_same(present: Group, wanted: Group, exist_ok: bool) -> None:
-    """Raises unless `present` is what the caller wants, or what an earlier attempt of the same call made."""
+    """Raises unless `present` is the group that the caller wants, or that an earlier attempt of the same call made."""
     if present.phase is GroupPhase.DELETING:
         raise NotReady(f"group {present.name!r} is being deleted", hint="try again when that is done")
     if present.command_id and present.command_id == wanted.command_id:

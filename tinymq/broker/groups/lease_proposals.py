@@ -1,4 +1,4 @@
-"""What the leases of one queue group propose, until it is applied. Pure."""
+"""The proposals of one queue group's leases that are not applied yet. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from tinymq.broker.state.queue_group import Charge
 
 
 class LeaseProposals:
-    """Proposals in their order. A record that one of them is about is not granted until that is applied."""
+    """A queue of proposals. No record is granted while a proposal about it is pending."""
 
     def __init__(self) -> None:
-        self.pending: set[int] = set()  # offsets that a proposal under way settles, charges or gives back
-        self._proposals: list[Proposal] = []  # before the next two
+        self.pending: set[int] = set()  # offsets that an unapplied proposal settles, charges or gives back
+        self._proposals: list[Proposal] = []  # in order; `_acks` and `_charges` come after them
         self._acks: list[int] = []
         self._charges: list[Charge] = []
 
     def add(self, proposal: Proposal) -> None:
-        """Propose it after all others."""
+        """Add a proposal behind all others."""
         self.pending.update(proposal.blocked)
         if proposal.opens or proposal.ends or proposal.granted_below:
             self.join(proposal.era)
@@ -26,18 +26,18 @@ class LeaseProposals:
             self._charges += proposal.charges
 
     def ack(self, offset: int) -> None:
-        """Propose to settle a record. Many come in a turn of the loop, so this makes no value of each."""
+        """Propose to settle a record. A turn of the loop brings many acks, so this makes no Proposal for each."""
         self.pending.add(offset)
         self._acks.append(offset)
 
     def join(self, era: Era) -> None:
-        """Make one proposal of all settlements of this era that are not in one yet."""
+        """Combine all acks and charges that are not in a proposal yet into one of this era."""
         if self._acks or self._charges:
             self._proposals.append(Proposal(era, acks=tuple(self._acks), charges=tuple(self._charges)))
             self._acks, self._charges = [], []
 
     def take(self, era: Era) -> list[Proposal]:
-        """The proposals to append now; neighbours that only settle are one."""
+        """Take all proposals, to append them now. Acks and charges that follow each other are one proposal."""
         self.join(era)
         proposals, self._proposals = self._proposals, []
         return proposals

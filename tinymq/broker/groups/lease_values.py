@@ -12,19 +12,19 @@ from tinymq.broker.state.queue_group import Charge, QueueGroup
 
 
 class AppliedQueue(Protocol):
-    """What is applied of a group: the leader's replica goes on applying to it."""
+    """The applied state of a group, which changes as the leader's replica applies entries."""
 
     @property
     def group(self) -> QueueGroup: ...
     @property
     def position(self) -> int:
-        """Of the group's cursor, and never below the log start: everything below it is settled."""
+        """The position of the group's cursor, never below the log start. All records below it are settled."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """The settings of a group that its leases depend on, in seconds and records."""
+    """The settings of a group on which its leases depend, in seconds and records."""
 
     lease_s: float = 30.0
     ask_s: float = 2.0
@@ -32,9 +32,9 @@ class QueueSettings:
     rejoin_s: float = 3.0
     leased_max: int = 10_000
     waiting_max: int = 10_000
-    deliveries_max: int = 0  # a record with so many failed deliveries is to be buried; 0: never
-    keyed: bool = False  # the records of a key wait for each other
-    retry_ms: tuple[int, ...] = ()  # after the first, second ... failed delivery; the last one for all further ones
+    deliveries_max: int = 0  # failed deliveries after which a record is buried; 0: no limit
+    keyed: bool = False  # whether records with the same key are delivered one at a time, in order
+    retry_ms: tuple[int, ...] = ()  # delay after the first, second ... failed delivery; the last one repeats
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> QueueSettings:
@@ -53,7 +53,7 @@ class QueueSettings:
         )
 
     def agrees_with(self, other: QueueSettings) -> bool:
-        """Whether leases that were granted under the other settings may go on under these (LEASE_SETTINGS)."""
+        """Whether leases that were granted under `other` stay valid under these settings (LEASE_SETTINGS)."""
         return (self.lease_s, self.ask_s, self.session_s, self.rejoin_s, self.keyed) == (
             other.lease_s, other.ask_s, other.session_s, other.rejoin_s, other.keyed,
         )  # fmt: skip
@@ -72,21 +72,21 @@ class QueueSettings:
 
 
 class Era(NamedTuple):
-    """What a seek, or a loss of records, replaces: grants of another era are over."""
+    """The span in which grants are valid. A seek, or a loss of records, begins a new era and ends all grants."""
 
-    history: int
-    generation: int
+    history: int  # term of the log's newest recovery
+    generation: int  # of the group's cursor
 
 
 class Grant(NamedTuple):
     """One delivery of a record to a worker."""
 
     offset: int
-    term: int  # with `number`, newer than every earlier grant of the record
+    term: int  # of the leader that granted it; (term, number) rises from grant to grant of a record
     number: int
-    delivery: int
+    delivery: int  # 1 for the first delivery of the record
     era: Era
-    started: bool  # it counts as started at once
+    started: bool  # whether the record counts as started as soon as it is granted
 
 
 @dataclass(slots=True)
@@ -95,40 +95,40 @@ class Lease:
 
     session: bytes
     grant: Grant
-    granted_s: float
-    until_s: float
-    started: bool
-    asked_until_s: float | None = None  # the worker was asked whether it still works on the record
+    granted_s: float  # monotonic time of the grant, as are the other times
+    until_s: float  # when the lease runs out
+    started: bool  # whether the worker has begun to process the record
+    asked_until_s: float | None = None  # deadline for the worker to extend a lease that ran out; None: not asked yet
 
 
 @dataclass(slots=True)
 class Session:
     """A worker that has attached to this leader."""
 
-    connection: int  # messages of an older connection are not heard
-    heard_s: float
-    closed_s: float | None = None
+    connection: int  # the newest one; messages of an older connection are ignored
+    heard_s: float  # monotonic time of the newest message
+    closed_s: float | None = None  # when the connection ended; None: it is open
 
 
 class Verdict(Enum):
     """The answer to a settlement."""
 
-    DONE = "done"  # it is settled, or nothing more has to be done
-    PROPOSED = "proposed"  # it is answered once its proposal is applied
+    DONE = "done"  # the record is settled already, or the verb needs no entry in the log
+    PROPOSED = "proposed"  # the answer follows once the proposal is applied
     LOST = "lost"  # LeaseLost: the worker does not hold the record
     LATER = "later"  # ask again: another settlement is under way, or the worker has to attach first
 
 
 class Proposal(NamedTuple):
-    """What the leader has to append, in one command of its kind. `blocked` are the offsets that wait for it."""
+    """One command that the leader has to append. The records at `blocked` are not granted before it is applied."""
 
-    era: Era  # in which its records were granted: after a seek the command changes nothing
-    acks: tuple[int, ...] = ()
-    charges: tuple[Charge, ...] = ()
-    opens: bytes = b""  # a session
-    ends: bytes = b""  # a session, with `charges` and `returned`
-    returned: tuple[int, ...] = ()
-    granted_below: int = 0
+    era: Era  # in which the records were granted; in a later era the command changes nothing
+    acks: tuple[int, ...] = ()  # offsets to settle
+    charges: tuple[Charge, ...] = ()  # deliveries that failed
+    opens: bytes = b""  # id of a session that begins
+    ends: bytes = b""  # id of a session that ends, together with `charges` and `returned`
+    returned: tuple[int, ...] = ()  # offsets that the ended session held and had not started
+    granted_below: int = 0  # new mark; 0: the mark stays
 
     @property
     def blocked(self) -> tuple[int, ...]:

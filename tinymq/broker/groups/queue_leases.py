@@ -1,11 +1,11 @@
 """The leases of one queue group in one partition, as the leader of one term has them. Pure: the time is given.
 
-Leases are in memory, so a grant costs no entry. What has to outlive the leader is proposed: the ids of sessions, the
-mark below which records may have been granted, settlements and charges. A record is granted only below a mark that is
-applied, and to a session that is applied, so that the next leader knows all workers to wait for, and all records that
-they may hold.
+Leases are in memory, so a grant appends no entry. The leader proposes what has to outlive it: the ids of sessions, the
+mark below which records may have been granted, settlements and charges. It grants a record only below the applied
+mark, and only to a session that is applied. So the next leader knows every worker that it has to wait for, and every
+record that those workers may hold.
 
-A record is in one place: settled, being buried, leased, in a proposal under way, waiting for its time, or free.
+A record is in one state: settled, being buried, leased, in an unapplied proposal, delayed after a failure, or free.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tinymq.broker.groups.lease_values import AppliedQueue, Era, Grant, Lease, P
 from tinymq.broker.state.queue_group import REJECTED, Charge, Failure, QueueGroup
 
 MARK_STEP = 1000  # records by which the mark rises at a time
-ALONE_RETURNS = 3  # so many sessions died with the record in hand: it may be what kills them
-HOLD_S_MAX = 12 * 3600.0  # from a grant to the end of its last extension
+ALONE_RETURNS = 3  # after as many sessions died holding a record, it is granted alone: it may be what kills workers
+HOLD_S_MAX = 12 * 3600.0  # longest time from a grant to the end of its last extension
 
 
 class QueueLeases:
-    """The leases of one group, from the first entry of the leader's own term on, which it has applied."""
+    """The leases of one group, from the moment that the leader has applied the first entry of its own term."""
 
     def __init__(self, term: int, applied: AppliedQueue, history: int, settings: QueueSettings, now_s: float) -> None:
         """`history` is the term of the log's newest recovery."""
@@ -39,18 +39,18 @@ class QueueLeases:
         self._proposals = LeaseProposals()
         self._applied = applied
         self._settings = settings
-        self._number = 0  # of the newest grant
+        self._number = 0  # number of the newest grant
         self._opening: set[bytes] = set()
         self._ending: set[bytes] = set()
         self._mark_proposed = group.granted_below
-        self._free: list[int] = []  # a heap; an offset is looked at again when it is taken
-        self._waiting: list[tuple[int, int]] = []  # a heap of (append time, offset)
-        # Leases below the mark of the last leader are not known until every worker has attached.
+        self._free: list[int] = []  # heap of offsets that may be free: `_take` checks each again
+        self._waiting: list[tuple[int, int]] = []  # heap of (append time from which it may be granted, offset)
+        # Any record below the last leader's mark may be leased. Which ones is known once every worker has attached.
         self._unknown_from, self._unknown_below = position, max(position, group.granted_below)
         self.absent = set(group.sessions)
         self._rejoin_until_s = now_s + settings.rejoin_s
         self.keys = KeyOrder(position) if settings.keyed else None
-        # No record from here on was granted, or, with keyed order, was looked at.
+        # The first record that no leader has granted; with keyed order, the first that this leader has not entered.
         self._next = position if settings.keyed else self._unknown_below
         self.dead.note(group.failures, group)
         self.end_wait(now_s)
@@ -61,17 +61,17 @@ class QueueLeases:
         return self._unknown_below > self._unknown_from
 
     def configure(self, settings: QueueSettings) -> None:
-        """Go on with other settings, which agree with those of the leases."""
+        """Use other settings from now on. The caller has checked `agrees_with`."""
         self._settings, self.dead = settings, DeadRecords(settings.deliveries_max)
         self.dead.note(self._group.failures, self._group)
-        for offset in self._group.failures:  # some were dead, and are no longer
+        for offset in self._group.failures:  # under a higher deliveries_max, some of them are not dead any more
             self.offer(offset)
 
     # ---- sessions
 
     def attach(self, session: bytes, connection: int, held: Iterable[Grant], now_s: float) -> list[int]:
-        """Attach a worker, which lists what it holds, records with an unanswered settlement included. Returns the
-        offsets that it does not hold any more: LeaseLost. Raises SessionEnded."""
+        """Attach a worker that lists the grants it holds, including those whose settlement has no answer yet. Returns
+        the offsets whose leases it has lost. Raises SessionEnded."""
         self.check_session(session)
         known = session in self._group.sessions
         if not known and session not in self._opening:
@@ -87,25 +87,25 @@ class QueueLeases:
         return lost
 
     def check_session(self, session: bytes) -> None:
-        """Raise SessionEnded for a session whose end is proposed: what it held is about to be granted to others."""
+        """Raise SessionEnded if the end of the session is proposed: its records are about to be granted to others."""
         if session in self._ending:
             raise SessionEnded("this session ends: its worker was silent, or has left")
 
     def confirm(self, session: bytes, grant: Grant, now_s: float) -> bool:
-        """Whether the worker holds this grant. After a change of leaders it becomes a lease again."""
+        """Whether the worker holds this grant. A grant of an earlier leader becomes a lease of this leader."""
         offset, lease = grant.offset, self.leases.get(grant.offset)
         if grant.era != self.era or offset in self._proposals.pending or not self._is_open(offset):
             return False
         if lease is not None and lease.grant[1:3] >= grant[1:3]:
             return lease.session == session and lease.grant[1:3] == grant[1:3]
         if not (self.waits and self._unknown_from <= offset < self._unknown_below) or grant.term >= self.term:
-            return False  # this leader has given it to nobody, or has taken it back
-        # Two workers may list one record: the last leader took it from the first one. The newer grant holds.
+            return False  # this leader never granted the record, or has ended its lease
+        # Two workers list one record if the last leader took it from one for the other: the newer grant wins.
         self.leases[offset] = Lease(session, grant, now_s, now_s + self._settings.lease_s, grant.started)
         return True
 
     def hear(self, session: bytes, connection: int, now_s: float) -> bool:
-        """Note a sign of life. False: the worker has attached elsewhere since, or not at all."""
+        """Note a sign of life. Returns False if this is not the session's newest connection, or it never attached."""
         known = self.sessions.get(session)
         if known is None or known.connection != connection:
             return False
@@ -113,8 +113,8 @@ class QueueLeases:
         return True
 
     def close(self, session: bytes, connection: int, by_worker: bool, now_s: float) -> None:
-        """Note that a connection has ended. A worker that closed it starts nothing more, so what it had not started is
-        free at once; its session ends unless it attaches again in time."""
+        """Note that a connection has ended. The session ends unless the worker attaches again within `rejoin_s`. A
+        worker that closed the connection itself starts no further record, so its unstarted ones are free at once."""
         if not self.hear(session, connection, now_s):
             return
         self.sessions[session].closed_s = now_s
@@ -123,7 +123,7 @@ class QueueLeases:
                 self.take_back(offset)
 
     def end_session(self, session: bytes) -> None:
-        """Propose the end of a session, with the charges for what it had started."""
+        """Propose the end of a session, with a charge for each record that it had started."""
         held = [(offset, lease) for offset, lease in self.leases.items() if lease.session == session]
         charges = tuple(Charge(offset, lease.grant.delivery, 0) for offset, lease in held if lease.started)
         returned = tuple(offset for offset, lease in held if not lease.started)
@@ -139,14 +139,14 @@ class QueueLeases:
     def grant(
         self, session: bytes, most: int, end: int, now_us: int, now_s: float, *, has_room: bool = True
     ) -> list[Grant]:
-        """Grant up to `most` records below `end`, the high watermark, to an attached session. Without room for more
-        state, only records are granted that take some already."""
+        """Grant up to `most` records below `end`, the high watermark, to an attached session. Without `has_room` for
+        more replicated state, only records that take some of that state already are granted."""
         known = self.sessions.get(session)
         if known is None or known.closed_s is not None or not self.is_open(session):
             return []
         self.end_wait(now_s)
         if self.keys is not None and self.waits:
-            return []  # somebody may hold an earlier record of any key
+            return []  # a worker that has not attached yet may hold an earlier record of any key
         granted, group, position = list[Grant](), self._group, self._applied.position  # nothing is applied in this loop
         while len(granted) < most and len(self.leases) < self._settings.leased_max:
             offset = self._take(end, now_us, has_room, group, position)
@@ -162,12 +162,12 @@ class QueueLeases:
             new = Grant(offset, self.term, self._number, delivery, self.era, started=alone)
             self.leases[offset] = Lease(session, new, now_s, now_s + self._settings.lease_s, alone)
             granted.append(new)
-            if alone:  # its worker gets nothing beside it, so that nothing else is charged for it
+            if alone:  # if this record kills its worker, no other record must be charged for that
                 break
         return granted
 
     def is_open(self, session: bytes) -> bool:
-        """Whether the session is applied, so that the next leader waits for it, and is not about to end."""
+        """Whether the session is in the applied state, so that the next leader waits for it, and is not ending."""
         return session in self._group.sessions and session not in self._ending
 
     def _take(self, end: int, now_us: int, has_room: bool, group: QueueGroup, position: int) -> int | None:
@@ -179,7 +179,7 @@ class QueueLeases:
             if self._is_free(offset, now_us, group, position):
                 return offset
         if not has_room or len(group.failures) >= self._settings.waiting_max:
-            return None  # what waits for its time takes all room: nothing new is begun
+            return None  # records that wait for another delivery take all the room: begin no new one
         keys, held_max = self.keys, self._settings.held_max
         while self._next < (end if keys is None else min(end, keys.known_end)):
             if not self.may_grant(self._next) or (keys is not None and keys.held >= held_max):
@@ -192,19 +192,19 @@ class QueueLeases:
         return None
 
     def may_grant(self, offset: int) -> bool:
-        """Whether the record lies below the mark that is applied. If not, the mark is on its way."""
+        """Whether the record lies below the applied mark. If not, this proposes a higher mark."""
         if not (may := offset < self._group.granted_below):
             self.raise_mark()
         return may
 
     def raise_mark(self) -> None:
-        """Propose a mark above the next record, once."""
+        """Propose a mark above the next record, unless one is proposed already."""
         if self._mark_proposed <= self._next:
             self._mark_proposed = self._next + MARK_STEP
             self.propose(Proposal(self.era, granted_below=self._mark_proposed))
 
     def is_settled(self, offset: int) -> bool:
-        """Whether the group is done with the record. Not while it is being buried: later ones of its key wait."""
+        """Whether the record is settled. A record that is being buried is not: later ones of its key wait for it."""
         return self._group.is_settled(offset, self._applied.position)
 
     def _is_open(self, offset: int) -> bool:
@@ -214,19 +214,19 @@ class QueueLeases:
         if offset in self.leases or offset in self._proposals.pending or not group.is_open(offset, position):
             return False
         if self.waits and self._unknown_from <= offset < self._unknown_below:
-            return False  # somebody may hold it; `end_wait` offers it again
+            return False  # a worker that has not attached yet may hold it; `end_wait` offers it again
         if self.keys is not None and not self.keys.is_first(offset):
             return False  # it is offered again when the record before it is settled
         failure = group.failures.get(offset)
         if failure is not None and self.dead.is_dead(failure):
-            return False  # until it is buried, or a seek moves the group
+            return False  # it stays dead until it is buried, or a seek moves the group
         if failure is not None and failure.not_before_us > now_us:
             heapq.heappush(self._waiting, (failure.not_before_us, offset))
             return False
         return True
 
     def take_dead(self) -> list[tuple[int, Failure]]:
-        """The records that are to be buried, and whose burial is not under way, the oldest first."""
+        """The dead records whose burial is not under way, the oldest first."""
         found = self.dead.take(self._group, self._is_open)
         return [(offset, failure) for offset, failure in found if offset not in self._proposals.pending]
 
@@ -235,27 +235,26 @@ class QueueLeases:
         return self._applied.group
 
     def may_have_work(self, end: int) -> bool:
-        """Whether a record below `end` may be free, now or later. False is sure."""
+        """Whether a record below `end` may be free, now or later. Only False is certain."""
         return bool(self._next < end or self._free or self._waiting or self.waits)
 
     def take_back(self, offset: int) -> None:
-        """End a lease without a charge: the record is free."""
+        """End a lease without a charge, so that its record is free again."""
         del self.leases[offset]
         self.offer(offset)
 
     def settle_unseen(self, offset: int) -> None:
-        """End a lease, and settle its record without a delivery: it is too old."""
+        """End the lease of a record that is too old to be sent, and settle the record."""
         del self.leases[offset]
         self.propose(Proposal(self.era, acks=(offset,)))
 
     def offer(self, offset: int) -> None:
-        """Have a record looked at again. Those from `_next` on are looked at in any case, and then at the mark, too."""
+        """Have `_take` look at a record again. It comes to those from `_next` on by itself, and checks the mark."""
         if offset < self._next:
             heapq.heappush(self._free, offset)
 
     def end_wait(self, now_s: float) -> None:
-        """After a change of leaders: once all workers have attached, or their time is up, what none of them holds is
-        free."""
+        """Free the records that no worker has listed, once all workers have attached or their time is up."""
         if not (self.waits or self.absent) or (self.absent and now_s < self._rejoin_until_s):
             return
         unknown = range(self._unknown_from, self._unknown_below)
@@ -270,7 +269,7 @@ class QueueLeases:
     # ---- settlements
 
     def ack(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
-        """A record is done. An ack under an older grant counts while nobody holds a newer one."""
+        """Settle a record that its worker has processed. An ack of an older grant counts if no newer one is leased."""
         verdict = self._judge(session, connection, grant, now_s)
         if verdict is not None:
             return verdict
@@ -282,11 +281,11 @@ class QueueLeases:
         return Verdict.PROPOSED
 
     def nack(self, session: bytes, connection: int, grant: Grant, delay_ms: int, now_s: float) -> Verdict:
-        """A delivery failed: the record is granted again after `delay_ms`. Counts only for the newest grant."""
+        """Charge a failed delivery: the record is granted again after `delay_ms`. Only the newest grant counts."""
         return self._fail(session, connection, grant, Charge(grant.offset, grant.delivery, delay_ms), now_s)
 
     def reject(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
-        """No further delivery can succeed: the record is to be buried. Counts only for the newest grant."""
+        """Have a record buried, because no further delivery can succeed. Only the newest grant counts."""
         return self._fail(session, connection, grant, Charge(grant.offset, grant.delivery | REJECTED, 0), now_s)
 
     def _fail(self, session: bytes, connection: int, grant: Grant, charge: Charge, now_s: float) -> Verdict:
@@ -298,7 +297,7 @@ class QueueLeases:
         return Verdict.PROPOSED
 
     def release(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
-        """The worker gives back a record that it has not started."""
+        """Free a record that its worker gives back unstarted."""
         verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
         if verdict is None and self.leases[grant.offset].started:
             verdict = Verdict.LOST
@@ -308,7 +307,7 @@ class QueueLeases:
         return Verdict.DONE
 
     def extend(self, session: bytes, connection: int, grant: Grant, started: bool, now_s: float) -> Verdict:
-        """The worker goes on with a record, or begins with it (`started`)."""
+        """Extend the lease of a record, because its worker still processes it or begins to (`started`)."""
         verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
         if verdict is not None:
             return verdict
@@ -319,7 +318,7 @@ class QueueLeases:
         return Verdict.DONE
 
     def _judge(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict | None:
-        """The verdict that does not depend on the kind of the settlement; None: it may be carried out."""
+        """The verdict that is the same for every kind of settlement; None: carry the settlement out."""
         if not self.hear(session, connection, now_s):
             return Verdict.LATER
         if grant.era != self.era:
@@ -339,9 +338,10 @@ class QueueLeases:
     # ---- time
 
     def expire(self, now_s: float) -> list[tuple[bytes, Grant]]:
-        """End what has run out. Returns the grants to ask their workers about: an `extend` within `ask_s` keeps them.
+        """End sessions and leases that have run out. Returns the grants to ask their workers about.
 
-        A lease that runs out is charged only if its worker had started the record.
+        A lease that runs out has a last chance: its worker keeps it by an `extend` within `ask_s`. Otherwise the lease
+        ends, with a charge only if the worker had started the record.
         """
         self.end_wait(now_s)
         for offset in self.keys.sweep(self.is_settled) if self.keys is not None else ():
@@ -372,7 +372,7 @@ class QueueLeases:
         return self._proposals.take(self.era)
 
     def applied(self, proposal: Proposal) -> None:
-        """The proposal is applied to the group's state, or was refused there: its records are free unless settled."""
+        """Note that a proposal is applied, or was refused. Its records are free again, except the settled ones."""
         self._proposals.applied(proposal)
         self._opening.discard(proposal.opens)
         self._ending.discard(proposal.ends)
@@ -385,10 +385,10 @@ class QueueLeases:
         self.dead.note((charge.offset for charge in proposal.charges), self._group)
 
     def begin_era(self, history: int) -> list[tuple[bytes, Grant]]:
-        """A seek, or the group made again, has replaced the era. Returns the grants that are lost."""
+        """Begin a new era, after a seek or after the group was made again. Returns the grants that are lost."""
         lost = [(lease.session, lease.grant) for lease in self.leases.values()]
         position = self._applied.position
-        self._proposals.join(self.era)  # what was settled in the old era changes nothing any more
+        self._proposals.join(self.era)  # under the old era, whose settlements change nothing any more
         self.era = Era(history, self._group.generation)
         self.dead.clear()
         self.leases.clear()
