@@ -65,12 +65,19 @@ class CurrentRole:
     def adopt_term(self, peer: int, term: int) -> None:
         """Enter the term of `peer` as a follower if it is higher than ours. Any role ends by that."""
         state = self.state
-        if term > state.term:
-            self.enter_term(term, None)
-            self.follow(None)
+        if self.enter_as_follower(term):
             self.superseded = state.last_leader if state.last_leader not in (state.me.broker_id, peer) else None
             if self.superseded is not None:
                 self.tell_superseded(self.superseded)
+
+    def enter_as_follower(self, term: int) -> bool:
+        """As `adopt_term`, and tell nobody. Returns whether the term is higher than ours was."""
+        if term <= self.state.term:
+            return False
+        self.enter_term(term, None)
+        self.follow(None)
+        self.superseded = None
+        return True
 
     def tell_superseded(self, peer: int) -> None:
         """If `peer` led before this term, tell it the term (hazard 13).

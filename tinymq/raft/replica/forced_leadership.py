@@ -28,7 +28,8 @@ class ForcedLeadership:
         """
         if self.state.failure is not None or term <= self.state.term:
             raise NotReady(f"{self.state.group}: term {term} is over")
-        self.current.adopt_term(self.state.me.broker_id, term)
+        # The last leader is told nothing: it may be the one that is to lead this term, from a lower one.
+        self.current.enter_as_follower(term)
         self.promised_term = term
         self.state.outbox.post(promised)
 
