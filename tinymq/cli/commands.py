@@ -19,17 +19,17 @@ app.command(
     name="dev",
     help="Run a local cluster of plain processes: up, add, status, kill, start, down.",
 )
-app.command("tinymq.cli.verbs.broker:broker", name="broker", help="Run one broker until SIGTERM or SIGINT.")
+app.command("tinymq.cli.verbs.broker:app", name="broker", help="Run one broker until SIGTERM or SIGINT.")
 app.command("tinymq.cli.verbs.topic:app", name="topic", help="Create, list, describe, alter, trim and delete topics.")
-app.command("tinymq.cli.verbs.produce:produce", name="produce", help="Send lines from standard input or files.")
-app.command("tinymq.cli.verbs.consume:consume", name="consume", help="Print records.")
+app.command("tinymq.cli.verbs.produce:app", name="produce", help="Send lines from standard input or files.")
+app.command("tinymq.cli.verbs.consume:app", name="consume", help="Print records.")
 app.command("tinymq.cli.verbs.channel:app", name="channel", help="List, move and delete the channels of a topic.")
 app.command(
     "tinymq.cli.verbs.group:app", name="group", help="Make, list, describe, alter, move and delete consumer groups."
 )
 app.command("tinymq.cli.verbs.queues.worker:app", name="worker", help="Run a program for each record of a queue group.")
 app.command("tinymq.cli.verbs.letters.dlq:app", name="dlq", help="List, show, replay, redrive and purge dead letters.")
-app.command("tinymq.cli.verbs.letters.why:why", name="why", help="Show what became of a record in each group.")
+app.command("tinymq.cli.verbs.letters.why:app", name="why", help="Show what became of a record in each group.")
 app.command(
     "tinymq.cli.verbs.queues.queue:app",
     name="queue",
@@ -43,12 +43,12 @@ app.command(
     "tinymq.cli.verbs.access.cert:app", name="cert", help="Make certificates for TLS: an authority, brokers, users."
 )
 app.command("tinymq.cli.verbs.access.auth:app", name="auth", help="Check who calls, or do not: enable, disable.")
-app.command("tinymq.cli.verbs.access.whoami:whoami", name="whoami", help="Show who the brokers take you for.")
+app.command("tinymq.cli.verbs.access.whoami:app", name="whoami", help="Show who the brokers take you for.")
 app.command("tinymq.cli.verbs.cluster:app", name="cluster", help="Form a cluster, show its state, recover it.")
 app.command(
     "tinymq.cli.verbs.local.context:app", name="context", help="Name clusters, and choose the one that commands use."
 )
-app.command("tinymq.cli.verbs.local.doctor:doctor", name="doctor", help="Look at this machine and the brokers.")
+app.command("tinymq.cli.verbs.local.doctor:app", name="doctor", help="Look at this machine and the brokers.")
 app.command("tinymq.cli.verbs.local.bench:app", name="bench", help="Measure a cluster: produce, consume, e2e.")
 app.command("tinymq.cli.verbs.log:app", name="log", help="Inspect segment files offline.")
 

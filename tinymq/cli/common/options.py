@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -13,3 +15,12 @@ Lines = Annotated[
 ]
 Raw = Annotated[bool, Parameter(negative="", help="Print control characters of records unescaped, even on a terminal.")]
 LogFormat = Literal["json", "text"]
+
+
+def epilogue(verb: Callable[..., Any], *examples: str) -> str:
+    """What --help says below the options of a verb: its docstring without the first paragraph, and examples.
+
+    The one line by which `commands.py` lists a verb replaces its whole docstring.
+    """
+    told = inspect.cleandoc(verb.__doc__ or "").partition("\n\n")[2]
+    return "\n\n".join([*([told] if told else []), *(f"Example: {example}" for example in examples)])

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from tinymq.base.errors import CorruptData
 from tinymq.cli.common.exits import Exit, exit_of, explain
-from tinymq.cli.common.options import LogFormat
+from tinymq.cli.common.options import LogFormat, epilogue
 
 if TYPE_CHECKING:
     from tinymq.base.config import BrokerConfig
@@ -141,3 +141,14 @@ async def _until_stopped(failed: Any, stop_requested: Any) -> TinymqError | None
     error: TinymqError | None = failing.result() if failing.done() else None
     failing.cancel()
     return error
+
+
+app = App(
+    name="broker",
+    help_epilogue=epilogue(
+        broker,
+        "tinymq broker --config broker.toml",
+        "tinymq broker --broker-id 1 --data-dir data --voter 1@db1:7080 --voter 2@db2:7080 --voter 3@db3:7080",
+    ),
+)
+app.default(broker)

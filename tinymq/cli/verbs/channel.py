@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from tinymq.client import ChannelDescription, Client, PartitionOffsets
     from tinymq.client.common.start_positions import Place
 
+HELP = """
+Example: tinymq channel list orders
+
+Example: tinymq channel seek orders billing --to @-1h
+"""
+
 app = App(
     name="channel",
     help="List, move and delete the channels of a topic. A channel is a reader's cursor in a partition.",
+    help_epilogue=HELP,
 )
 
 Topic = Annotated[str, Parameter(help="The topic.")]

@@ -27,7 +27,19 @@ ADMINISTRATOR = "admin"  # the user whom `init` makes
 MISSING = "missing"  # the role of a replica that its broker does not report
 TAKES_PART = ("leader", "follower", "observer")
 
-app = App(name="cluster", help="Form a cluster, show its state, move leaders, and recover from the loss of a quorum.")
+HELP = """
+Example: tinymq cluster init --secret-file secret
+
+Example: tinymq cluster status
+
+Example: tinymq cluster transfer-leader orders 0 --to 2
+"""
+
+app = App(
+    name="cluster",
+    help="Form a cluster, show its state, move leaders, and recover from the loss of a quorum.",
+    help_epilogue=HELP,
+)
 app.command(feature_level.app)
 
 

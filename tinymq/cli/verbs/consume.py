@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange
 from tinymq.base.types import Offset
 from tinymq.cli.common.escapes import visible_json
 from tinymq.cli.common.offsets import Last, parse_start
-from tinymq.cli.common.options import Lines, Raw
+from tinymq.cli.common.options import Lines, Raw, epilogue
 from tinymq.cli.common.output import flush, record_bytes, write_record
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.common.template import compile_template, iso
@@ -149,3 +149,15 @@ def _json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
         return {name: data.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+app = App(
+    name="consume",
+    help_epilogue=epilogue(
+        consume,
+        r"tinymq consume orders --offset @-1h -f '%T %k %v\n'",
+        "tinymq consume orders --offset -10 --exit-at-end",
+        "tinymq consume orders -e -o jsonl",
+    ),
+)
+app.default(consume)

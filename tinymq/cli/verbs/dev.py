@@ -17,7 +17,19 @@ from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import flush, print_json, print_line, print_table, say
 from tinymq.dev import cause, dev_cluster, dev_directory
 
-app = App(name="dev", help="Run a local cluster of plain processes: up, add, status, logs, kill, stop, start, down.")
+HELP = """
+Example: tinymq dev up -n 3
+
+Example: tinymq dev kill 2; tinymq dev start 2
+
+Example: tinymq dev down --purge
+"""
+
+app = App(
+    name="dev",
+    help="Run a local cluster of plain processes: up, add, status, logs, kill, stop, start, down.",
+    help_epilogue=HELP,
+)
 
 Dir = Annotated[Path, Parameter(name=["--dir", "-D"], help="The cluster's directory.")]
 Found = Annotated[

@@ -20,9 +20,18 @@ if TYPE_CHECKING:
     from tinymq.client import Client, GroupCursor, GroupDescription, GroupMember, GroupObstacle
     from tinymq.client.common.start_positions import Place
 
+HELP = """
+Example: tinymq group create mailer emails --kind queue --set lease_ms=60000
+
+Example: tinymq group describe mailer
+
+Example: tinymq group seek billing --to earliest --dry-run
+"""
+
 app = App(
     name="group",
     help="Make, list, describe, alter, move and delete consumer groups. A group divides its topics among its members.",
+    help_epilogue=HELP,
 )
 
 Name = Annotated[str, Parameter(help="The group's name.")]

@@ -18,10 +18,17 @@ from tinymq.cli.verbs.topic import extent
 if TYPE_CHECKING:
     from tinymq.client import Client, HoldDescription
 
+HELP = """
+A hold keeps the records from an offset on until its lease ends, regardless of retention, so that a long read finds
+them all.
+
+Example: tinymq hold list orders
+"""
+
 app = App(
     name="hold",
-    help="Keep records from being removed for a while: list, create, renew and release holds.\n\nA hold keeps "
-    "the records from an offset on until its lease ends, regardless of retention, so that a long read finds them all.",
+    help="Keep records from being removed for a while: list, create, renew and release holds.",
+    help_epilogue=HELP,
 )
 
 Topic = Annotated[str, Parameter(help="The topic.")]

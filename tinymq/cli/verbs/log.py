@@ -17,7 +17,11 @@ from tinymq.cli.common.output import print_json_line, print_line, say
 if TYPE_CHECKING:
     from tinymq.log.segment.dump import Dumped
 
-app = App(name="log", help="Inspect segment files offline.")
+HELP = """
+Example: tinymq log dump data/groups/orders/0/00000000000000000000.log
+"""
+
+app = App(name="log", help="Inspect segment files offline.", help_epilogue=HELP)
 
 
 @app.command

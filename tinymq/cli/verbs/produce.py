@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import BatchTooLarge, InvalidRequest, NotDelivered, TinymqError
 from tinymq.cli.common.escapes import unescaped
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.common.json_records import InputRecord, Place, json_record, plain_record
-from tinymq.cli.common.options import Output
+from tinymq.cli.common.options import Output, epilogue
 from tinymq.cli.common.output import print_json, progress, say
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
@@ -238,3 +238,15 @@ def _report(tally: Tally, seconds: float, output: Output) -> None:
         took_s = max(seconds, 1e-6)
         rates = f"{tally.acknowledged / took_s:.0f} records/s, {tally.bytes / 1e6 / took_s:.1f} MB/s"
         say(f"{tally.acknowledged} acknowledged, {tally.failed} not, {seconds:.2f} s, {rates}")
+
+
+app = App(
+    name="produce",
+    help_epilogue=epilogue(
+        produce,
+        "seq 1000 | tinymq produce orders",
+        "tinymq produce orders -K ':' people.txt",
+        "tinymq consume orders -e -o jsonl | tinymq produce copies -i jsonl",
+    ),
+)
+app.default(produce)

@@ -15,7 +15,11 @@ from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 if TYPE_CHECKING:
     from tinymq.client import ScanDescription, ScanSummary
 
-app = App(name="scan", help="Show which replicas served a scan: list, describe.")
+HELP = """
+Example: tinymq scan list
+"""
+
+app = App(name="scan", help="Show which replicas served a scan: list, describe.", help_epilogue=HELP)
 
 ScanId = Annotated[str, Parameter(help="The scan's id, as `tinymq scan list` or the reader shows it.")]
 

@@ -21,7 +21,15 @@ from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 if TYPE_CHECKING:
     from tinymq.client import Client, PartitionOffsets, TopicDescription
 
-app = App(name="topic", help="Create, list, describe, alter, trim and delete topics.")
+HELP = """
+Example: tinymq topic create orders --partitions 6 --set retention_ms=7d
+
+Example: tinymq topic describe orders
+
+Example: tinymq topic alter orders --set max_bytes=1GiB
+"""
+
+app = App(name="topic", help="Create, list, describe, alter, trim and delete topics.", help_epilogue=HELP)
 
 SETTINGS = (
     f"name=value; may be repeated: {', '.join(setting.usage() for setting in topic_config.SETTINGS)}. "

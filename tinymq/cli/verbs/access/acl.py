@@ -12,12 +12,16 @@ from tinymq.cli.common.output import print_json, print_table, say
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.verbs.access.user import Role
 
-app = App(
-    name="acl",
-    help="Say what users and roles may do: grant, revoke, list, test.\n\nWhat is not granted is denied. Operations: "
-    "read, write, create, alter, delete, describe, admin. Resources: topic:NAME, group:NAME, channel:NAME, cluster; "
-    "NAME* stands for all names that begin so.",
-)
+HELP = """
+What is not granted is denied. Operations: read, write, create, alter, delete, describe, admin. Resources: topic:NAME,
+group:NAME, channel:NAME, cluster; NAME* stands for all names that begin so.
+
+Example: tinymq acl grant anna read 'topic:orders*'
+
+Example: tinymq acl test anna read topic:orders
+"""
+
+app = App(name="acl", help="Say what users and roles may do: grant, revoke, list, test.", help_epilogue=HELP)
 KINDS = {False: "user", True: "role"}
 Who = Annotated[str, Parameter(help="The user, or with --role the role.")]
 Operation = Annotated[str, Parameter(help="read, write, create, alter, delete, describe or admin.")]

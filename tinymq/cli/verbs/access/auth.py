@@ -13,10 +13,15 @@ from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.verbs.access.new_token import check_free, hand_out
 from tinymq.cli.verbs.access.user import Out
 
+HELP = """
+While they are off, everybody who reaches a broker may do everything. The first administrator is made with the
+cluster's secret.
+
+Example: tinymq auth enable
+"""
+
 app = App(
-    name="auth",
-    help="Switch the checks of callers on and off: enable, disable, administrator.\n\nWhile they are off, everybody "
-    "who reaches a broker may do everything. The first administrator is made with the cluster's secret.",
+    name="auth", help="Switch the checks of callers on and off: enable, disable, administrator.", help_epilogue=HELP
 )
 
 

@@ -13,13 +13,15 @@ from tinymq.base.types import check_consumer_name
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, say
 
-app = App(
-    name="cert",
-    help="Make certificates for TLS: ca, broker, user.\n\nOnce: `tinymq cert ca`, on a machine that runs no broker. "
-    "Then `tinymq cert broker 1 --host db1.example` for each broker, whose directory you copy to that broker and name "
-    "in its setting tls_dir. Clients need the file ca/ca.crt. Certificates of another authority work as well, under "
-    "the same file names (docs/security.md).",
-)
+HELP = """
+Once: `tinymq cert ca`, on a machine that runs no broker. Then `tinymq cert broker 1 --host db1.example` for each
+broker, whose directory you copy to that broker and name in its setting tls_dir. Clients need the file ca/ca.crt.
+Certificates of another authority work as well, under the same file names (docs/security.md).
+
+Example: tinymq cert broker 1 --host db1.example
+"""
+
+app = App(name="cert", help="Make certificates for TLS: ca, broker, user.", help_epilogue=HELP)
 Dir = Annotated[Path, Parameter(name=["--dir", "-D"], help="The directory of all certificates.")]
 Days = Annotated[int, Parameter(help="How long the certificate is valid.")]
 CERTIFICATES = Path("certificates")

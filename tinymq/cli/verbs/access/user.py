@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 
 DAY_S = 86_400
 
+HELP = """
+A user may do what is granted: see `tinymq acl`. Only administrators manage users.
+
+Example: tinymq user create anna
+
+Example: tinymq user token anna --out anna.token
+"""
+
 app = App(
     name="user",
     help="Make users and roles, and hand out and revoke their tokens: list, create, token, revoke, add-role, "
-    "remove-role, delete.\n\nA user may do what is granted: see `tinymq acl`. Only administrators manage users.",
+    "remove-role, delete.",
+    help_epilogue=HELP,
 )
 Name = Annotated[str, Parameter(help="The user's name.")]
 Role = Annotated[bool, Parameter(negative="", help="A role of that name: a set of grants that users share.")]

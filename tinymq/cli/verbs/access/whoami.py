@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tinymq.cli.common.options import Output
+from cyclopts import App
+
+from tinymq.cli.common.options import Output, epilogue
 from tinymq.cli.common.output import print_json, print_line
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
@@ -26,3 +28,13 @@ def whoami(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table"
         print_line(f"may {grant}")
     if not me.enabled:
         print_line("callers are not checked: everybody may do everything")
+
+
+app = App(
+    name="whoami",
+    help_epilogue=epilogue(
+        whoami,
+        "tinymq whoami --token-file anna.token",
+    ),
+)
+app.default(whoami)

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
 SUFFIX = ".dlq"
 PAGE = 1000  # records that one question is about
 
-app = App(name="dlq", help="List, show, replay, redrive and purge dead letters: records that a queue group gave up.")
+HELP = """
+Example: tinymq dlq list emails
+
+Example: tinymq dlq replay emails 0 17 mailer:send
+
+Example: tinymq dlq redrive emails --dry-run
+"""
+
+app = App(
+    name="dlq",
+    help="List, show, replay, redrive and purge dead letters: records that a queue group gave up.",
+    help_epilogue=HELP,
+)
 
 Topic = Annotated[str, Parameter(help="The topic of the dead letters, or their source: orders stands for orders.dlq.")]
 Partition = Annotated[int, Parameter(help="The partition's number.")]

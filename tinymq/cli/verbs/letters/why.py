@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from tinymq.cli.common.escapes import visible
-from tinymq.cli.common.options import Output
+from tinymq.cli.common.options import Output, epilogue
 from tinymq.cli.common.output import print_json, print_line
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
@@ -75,3 +75,13 @@ def _parts(story: GroupStory) -> Iterator[str]:
         yield f"dead letter: {place}" + (f" offset {story.dead_offset}" if story.dead_offset is not None else "")
     if story.blocked:
         yield f"the burial does not go on: {visible(story.blocked)}"
+
+
+app = App(
+    name="why",
+    help_epilogue=epilogue(
+        why,
+        "tinymq why emails 0 17",
+    ),
+)
+app.default(why)

@@ -27,7 +27,13 @@ from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 if TYPE_CHECKING:
     from tinymq.client import Delivery, Producer, Reader
 
-app = App(name="bench", help="Measure a cluster from here: produce, consume, e2e.")
+HELP = """
+Example: tinymq bench produce bench --rate 1000
+
+Example: tinymq bench e2e bench -o json
+"""
+
+app = App(name="bench", help="Measure a cluster from here: produce, consume, e2e.", help_epilogue=HELP)
 
 RECORDS_MAX = 10_000_000  # their latencies are kept: 8 bytes each
 NUMBER = struct.Struct("<Q")  # the first bytes of a record of `e2e`

@@ -14,11 +14,19 @@ from tinymq.cli.common.output import print_json, print_table, say
 from tinymq.cli.common.servers import check_addresses
 from tinymq.dev import dev_directory
 
+HELP = """
+A command takes the brokers of -s, else of TINYMQ_SERVERS, else of the local cluster in the current directory, else of
+the context in use. `tinymq dev up` sets a context with the name of its directory, and uses it.
+
+Example: tinymq context set staging db1:7070,db2:7070
+
+Example: tinymq context use staging
+"""
+
 app = App(
     name="context",
-    help="Name clusters, and choose the one that commands use: list, set, use, delete.\n\nA command takes the brokers "
-    "of -s, else of TINYMQ_SERVERS, else of the local cluster in the current directory, else of the context in use. "
-    "`tinymq dev up` sets a context with the name of its directory, and uses it.",
+    help="Name clusters, and choose the one that commands use: list, set, use, delete.",
+    help_epilogue=HELP,
 )
 Name = Annotated[str, Parameter(help="The context's name.")]
 

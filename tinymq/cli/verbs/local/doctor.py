@@ -17,14 +17,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from tinymq.base.config import parse_address
 from tinymq.base.errors import NotFound, TinymqError
 from tinymq.base.quantity import quantity
 from tinymq.base.version import VERSION
 from tinymq.cli.common.exits import Exit
-from tinymq.cli.common.options import Output
+from tinymq.cli.common.options import Output, epilogue
 from tinymq.cli.common.output import print_json, print_line, print_table
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
@@ -215,3 +215,14 @@ def broker(address: str, reply: pb.ClusterStatusReply | TinymqError) -> Finding:
     if reply.version != VERSION:
         return Finding(address, "warning", f"{found}, and this command {VERSION}", "upgrade the older one")
     return Finding(address, "ok", found)
+
+
+app = App(
+    name="doctor",
+    help_epilogue=epilogue(
+        doctor,
+        "tinymq doctor",
+        "tinymq doctor --data-dir /var/lib/tinymq -s db1:7070",
+    ),
+)
+app.default(doctor)

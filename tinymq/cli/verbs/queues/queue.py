@@ -23,8 +23,16 @@ from tinymq.cli.verbs.topic import extent
 if TYPE_CHECKING:
     from tinymq.client import Message
 
+HELP = """
+Example: tinymq queue push orders/0 hello
+
+Example: tinymq queue poll orders/0 -n 10
+"""
+
 app = App(
-    name="queue", help="Use a partition as a queue from the shell: push to it, poll it through a channel, peek into it."
+    name="queue",
+    help="Use a partition as a queue from the shell: push to it, poll it through a channel, peek into it.",
+    help_epilogue=HELP,
 )
 app.command(
     "tinymq.cli.verbs.queues.consumer:app",
