@@ -83,7 +83,13 @@ def test_a_client_of_a_plain_cluster_says_so() -> None:
 def test_an_unknown_authority_is_named(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / CA).write_bytes(authority("theirs").pem)
     error = refused(cluster.servers, tls_dir=tmp_path)
-    assert "'tinymq test' signed it, which ca.crt does not have" in error.message
+    assert "'tinymq test' signed it, which ca.crt does not have: it has 'theirs' (" in error.message
+
+
+def test_another_authority_of_the_same_name_is_told_apart(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / CA).write_bytes(authority("tinymq test").pem)
+    error = refused(cluster.servers, tls_dir=tmp_path)
+    assert "it has 'tinymq test', of that name but with another key" in error.message
 
 
 def test_both_names_are_named(cluster: Cluster) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from tests.tls.authorities import authority, of_broker
 from tinymq.base.errors import AlreadyExists, InvalidConfig, NotFound
 from tinymq.dev.certificates import CA_KEY, Authority, write_issued
+from tinymq.net import tls_files
 from tinymq.net.client_tls import paths_of
 from tinymq.net.tls_files import CA, CERTIFICATE, KEY, Paths, TlsFiles
 
@@ -91,6 +94,54 @@ def test_new_files_are_used_and_damaged_ones_are_not(tmp_path: Path) -> None:
     assert second.pem.certificate == (place / CERTIFICATE).read_bytes()
     assert files.generation == 1
     assert said[1:] == [None]
+
+
+def test_a_refused_key_is_used_once_its_mode_is_mended(tmp_path: Path) -> None:
+    """chmod changes neither the size nor the time of a file's content."""
+    place = written(tmp_path / "broker")
+    files = TlsFiles(Paths.of(place))
+    other = written(tmp_path / "other")
+    for name in (CERTIFICATE, KEY):
+        (other / name).chmod(0o644)
+        (other / name).replace(place / name)
+    assert files.current().pem.key != (place / KEY).read_bytes()
+    (place / KEY).chmod(0o600)
+    assert files.current().pem.key == (place / KEY).read_bytes()
+
+
+def test_a_change_that_keeps_time_and_size_is_seen(tmp_path: Path) -> None:
+    """Tools that copy a file together with its times change it so."""
+    said: list[InvalidConfig | None] = []
+    place = written(tmp_path / "broker")
+    files = TlsFiles(Paths.of(place), lambda where, error: said.append(error))
+    before = (place / CA).stat()
+    (place / CA).write_bytes(b"#" * before.st_size)
+    os.utime(place / CA, ns=(before.st_atime_ns, before.st_mtime_ns))
+    files.current()
+    assert [type(error) for error in said] == [InvalidConfig]
+
+
+def test_files_that_could_not_be_read_for_a_while_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing about the files changes when their disk, or a descriptor, is there again."""
+    monkeypatch.setattr(tls_files, "RETRY_S", 0.0)
+    said: list[InvalidConfig | None] = []
+    place = written(tmp_path / "broker")
+    files = TlsFiles(Paths.of(place), lambda where, error: said.append(error))
+    first = files.current()
+    written(place)
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "read_bytes", _too_many_files)
+        for _ in range(3):
+            assert files.current() is first
+    assert [type(error) for error in said] == [InvalidConfig], "it is reported once"
+    assert files.current().pem.certificate == (place / CERTIFICATE).read_bytes()
+    assert said[1:] == [None]
+
+
+def _too_many_files(path: Path) -> bytes:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_a_removed_directory_changes_nothing(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tinymq.net.tls_files import Loaded
 from tinymq.net.tls_names import Certificate, hosts_of, uris_of
 
 PROBE_S = 1.0
+AUTHORITIES_SHOWN = 5
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which Python does not name
 _PLAIN = ("wrong_version_number", "record_layer_failure", "packet_length_too_long", "http_request")
 
@@ -31,7 +32,7 @@ def explain(host: str, port: int, files: Loaded, server_name: str = "", timeout_
         ):
             return _said_afterwards(tls)
     except ssl.SSLCertVerificationError as error:
-        return _of_certificate(error, name, _presented(host, port, timeout_s))
+        return _of_certificate(error, name, _presented(host, port, timeout_s), files)
     except ssl.SSLError as error:
         return reason_of(error)
     except OSError:
@@ -66,7 +67,7 @@ def reason_of(error: ssl.SSLError) -> str:
     return f"TLS failed: {error.reason or error}"
 
 
-def _of_certificate(error: ssl.SSLCertVerificationError, name: str, presented: Certificate) -> str:
+def _of_certificate(error: ssl.SSLCertVerificationError, name: str, presented: Certificate, files: Loaded) -> str:
     if error.verify_code == EXPIRED:
         return f"its certificate has expired{_since(presented, 'notAfter')}"
     if error.verify_code == NOT_YET_VALID:
@@ -76,7 +77,12 @@ def _of_certificate(error: ssl.SSLCertVerificationError, name: str, presented: C
         return f"its certificate is for {names}, not for {name}"
     issuer = _name(presented.get("issuer", ()))
     signed = f" {issuer!r} signed it," if issuer else ""
-    return f"its certificate is not trusted:{signed} which ca.crt does not have ({error.verify_message})"
+    trusted = sorted({_name(each.get("subject", ())) for each in files.dials.get_ca_certs()})
+    expected = ", ".join(map(repr, trusted[:AUTHORITIES_SHOWN]))
+    if issuer in trusted:
+        expected += ", of that name but with another key"
+    reason = error.verify_message
+    return f"its certificate is not trusted:{signed} which ca.crt does not have: it has {expected} ({reason})"
 
 
 def _since(certificate: Certificate, field: str) -> str:

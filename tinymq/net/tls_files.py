@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import ssl
 import stat
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from tinymq.base.errors import InvalidConfig
 CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 HANDSHAKE_S = 5.0  # from dialling or accepting to the end of TLS's handshake
 FILE_BYTES_MAX = 1 << 20
+RETRY_S = 1.0  # files that could not be used are read again after this time, at the next connection
 
 Report = Callable[[str, InvalidConfig | None], None]
 """Called with the directory when its files were read again: with the reason if they cannot be used."""
@@ -84,7 +87,9 @@ class TlsFiles:
         self.generation = 0  # rises when the files have changed
         self._paths = paths
         self._report = report
+        self._lock = threading.Lock()  # gRPC asks in threads of its own: an older reading must not replace a newer one
         self._seen = self._look()
+        self._failed_s: float | None = None  # when `_seen` could not be used; None: `_loaded` is what it says
         self._loaded = load(paths)
 
     @property
@@ -93,17 +98,28 @@ class TlsFiles:
 
     def current(self) -> Loaded:
         """Return what the files say now, or what they said before they were damaged."""
-        seen = self._look()
-        if seen != self._seen:
-            self._seen = seen
-            try:
-                self._loaded = load(self._paths)
-            except InvalidConfig as error:
-                self._report(str(self._paths.ca.parent), error)
-            else:
-                self.generation += 1
-                self._report(str(self._paths.ca.parent), None)
-        return self._loaded
+        with self._lock:
+            seen = self._look()
+            if seen != self._seen:
+                self._seen = seen
+                self._load_again(report=True)
+            elif self._failed_s is not None and time.monotonic() - self._failed_s >= RETRY_S:
+                # The files may be good: reading fails for other reasons, too, such as too many open files.
+                self._load_again(report=False)
+            return self._loaded
+
+    def _load_again(self, *, report: bool) -> None:
+        place = str(self._paths.ca.parent)
+        try:
+            self._loaded = load(self._paths)
+        except InvalidConfig as error:
+            self._failed_s = time.monotonic()
+            if report:
+                self._report(place, error)
+        else:
+            self._failed_s = None
+            self.generation += 1
+            self._report(place, None)
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         return tuple(map(_version, self._paths.all()))
@@ -114,7 +130,7 @@ def _version(path: Path) -> tuple[int, int, int] | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_ctime_ns, found.st_size, found.st_ino  # ctime: chmod may mend a key that was refused
 
 
 def load(paths: Paths) -> Loaded:

@@ -42,19 +42,19 @@ async def speaks_tls(sock: socket.socket) -> bool:
     """Wait for the first bytes of an accepted connection, and say whether they are TLS's. They stay unread. Raises
     OSError at the connection's end."""
     loop = asyncio.get_running_loop()
-    while True:
-        readable = loop.create_future()
-        loop.add_reader(sock, _wake, readable)
-        try:
-            await readable
-        finally:
-            loop.remove_reader(sock)
-        first = sock.recv(TLS_BEGINS_BYTES, socket.MSG_PEEK)
-        if not first:
-            raise ConnectionResetError("the connection ended before its first byte")
-        if len(first) == TLS_BEGINS_BYTES or not may_be_tls(first):
-            return is_tls(first)
-        await asyncio.sleep(0.01)  # one or two bytes of TLS are there: the rest is on its way
+    # The system wakes us once all three are there, or at the end. So a stranger who sends fewer costs nothing.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, TLS_BEGINS_BYTES)
+    readable = loop.create_future()
+    loop.add_reader(sock, _wake, readable)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(sock)
+    first = sock.recv(TLS_BEGINS_BYTES, socket.MSG_PEEK)
+    if len(first) < TLS_BEGINS_BYTES:
+        raise ConnectionResetError("the connection ended before its first bytes")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    return is_tls(first)
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:
