@@ -1,5 +1,5 @@
 """Dead letters: records that a queue group gives up are copied to another topic, once, and sent back on request.
 
-The replicated state of a burial is in `state`; here are the I/O of its leader, and the receiver of copies. Does not
-decide when a record is given up: the leader of the queue group does.
+This room has the I/O of burials on the partition's leader, and the receiver of copies. The replicated state of a burial
+is in `state`. The leader of the queue group decides when a record is given up.
 """

@@ -2,9 +2,9 @@
 
     given up → (topic made, id chosen) → Bury committed → copy committed in the dead letters → Buried committed
 
-A record is given up in the leader's memory only; from Bury on, every leader goes on with the burial, under the same id
-and with the same headers, until the copy is committed. Nothing is ever given up for being late: a topic of dead letters
-that is full, has no leader, or cannot be made, is tried again for good, and `blocked` says why.
+Until Bury is committed, only the leader's memory knows that the record is given up. From then on, every leader goes on
+with the burial, under the same id and with the same headers, until the copy is committed. A burial has no deadline. If
+the topic of dead letters is full, has no leader or cannot be made, the leader tries again, and `blocked` says why.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from tinymq.broker.state.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
 from tinymq.registry.state.values import TopicRecord
 
-QUEUED_MAX = 1000  # given up and not under burial yet, per partition and group
-COPIES_MAX = 32  # on their way from this broker at one time
+QUEUED_MAX = 1000  # records that are given up and not under burial yet, per partition and group
+COPIES_MAX = 32  # copies that this broker sends at one time
 COMMAND_S = 5.0
 TOPIC_S = 10.0
 RETRY_S = 0.1
@@ -64,18 +64,18 @@ logger = structlog.get_logger("tinymq.broker")
 
 
 class Fate(Enum):
-    """What becomes of a record that is given up."""
+    """The answer to `Burials.bury`: what becomes of a record that is given up."""
 
-    BURYING = "burying"  # it is on its way, or is already there
-    WAITS = "waits"  # it is a dead letter itself: it goes nowhere, and waits for someone
-    LATER = "later"  # too many are given up at once: say it again
+    BURYING = "burying"  # its burial is queued or under way
+    WAITS = "waits"  # the record is itself a dead letter: it is not buried again, and waits for a redrive or a purge
+    LATER = "later"  # QUEUED_MAX records are queued: call again
 
 
 class Burials:
     """The burials in the partitions that one broker leads, from `start` to `stop`. All calls on the loop."""
 
     def __init__(self, broker: Broker, groups: GroupList, courier: Courier, clock: Clock, meter: Meter) -> None:
-        self.buried = 0  # since this process began
+        self.buried = 0  # burials that ended since this process began
         self._meter = meter
         self._broker = broker
         self._groups = groups
@@ -110,8 +110,8 @@ class Burials:
     def bury(self, partition: Partition, group: str, record: DeadRecord) -> Fate:
         """Give a record up, because it failed too often or was rejected. Returns at once.
 
-        A repeat changes nothing. If this leader is deposed before the burial is in the log, the next one has to call
-        again. From the moment that `partition.state` has the burial, a worker's settlement of the record is refused.
+        A repeat changes nothing. If this leader is deposed before Bury is committed, the next leader has to call again.
+        Once `partition.state` has the burial, settlements of the record by workers are refused.
         """
         key = (partition.group.id, group)
         source = self._source(partition)
@@ -126,15 +126,15 @@ class Burials:
         return Fate.BURYING
 
     def is_given_up(self, group_id: GroupId, group: str, offset: int) -> bool:
-        """Whether a record is given up, and not under burial yet. It must not be granted."""
+        """Whether a record is given up and not under burial yet. Such a record must not be granted."""
         return offset in self._given_up.get((group_id, group), ())
 
     def given_up(self, group_id: GroupId, group: str) -> int:
-        """How many records are given up, and not under burial yet."""
+        """How many records are given up and not under burial yet."""
         return len(self._given_up.get((group_id, group), ()))
 
     def blocked(self, group_id: GroupId, group: str) -> str:
-        """Why the burials of a group in a partition do not go on; "": they do, or there are none."""
+        """Why the burials of a group in a partition make no progress; "" if they do, or if there are none."""
         return self._blocked.get((group_id, group), "")
 
     # ---- one group in one partition -------------------------------------------------------------------------------
@@ -165,7 +165,8 @@ class Burials:
         try:
             await self._bury_all(key)
         finally:
-            # `_bury_all` looks last for what is given up. There is no `await` in between, so nothing is overlooked.
+            # There is no `await` between the last look of `_bury_all` at the queue and this line. A record that is
+            # given up later therefore starts a new task.
             del self._tasks[key]
             self._given_up.pop(key, None)
             self._blocked.pop(key, None)
@@ -194,7 +195,7 @@ class Burials:
                 return
 
     async def _begin(self, partition: Partition, name: str) -> list[str]:
-        """Have the burials of records that are given up committed. Returns why some are not; they are tried again."""
+        """Commit a Bury for each queued record. Returns the errors; the records that failed stay in the queue."""
         queued = self._given_up.get((partition.group.id, name), {})
         errors = []
         for offset in sorted(queued)[:BURIALS_MAX]:
@@ -207,10 +208,10 @@ class Burials:
             try:
                 await self._bury(partition, name, queued[offset])
             except (Fenced, UnknownGroup, WrongKind):
-                pass  # the group was moved or deleted meanwhile: the record is given up no more
+                pass  # the group was moved or deleted meanwhile, so the record is not given up any more
             except TinymqError as error:
                 errors.append(error.message)
-                break  # the reason is most likely that of the others, too
+                break  # the others would most likely fail for the same reason
             queued.pop(offset, None)
         return errors
 
@@ -243,17 +244,17 @@ class Burials:
             end=await self._end_of(to),
             headers=pack_headers(letter_headers(record, source.name, place.partition, name)),
         )
-        # A refused offset is settled, or under another burial: then there is nothing to do.
+        # Ignore refused offsets: such a record is settled already, or under another burial.
         await propose(partition, pb.Command(bury=bury), COMMAND_S)
 
     async def _carry(self, partition: Partition, name: str, offset: int, burial: Burial) -> str:
-        """Bring one burial to its end. Returns why that was not possible; ""."""
+        """Carry one burial to its end. Returns why that failed, or "" if nothing is left to do here."""
         try:
             async with self._copies:
                 await self._carry_once(partition, name, offset, burial)
         except (UnknownGroup, WrongKind, NotLeader) as error:
-            # The group is gone and its burials with it, or this broker does not lead any more: `_work` sees both. But
-            # NotLeader may also come from the dead letters.
+            # Either the group is gone, with its burials, or this broker does not lead the partition any more: the loop
+            # of `_bury_all` notices both. NotLeader may also come from the dead letters: that is an error to report.
             return error.message if isinstance(error, NotLeader) and partition.leading else ""
         except TinymqError as error:
             return error.message
@@ -275,7 +276,7 @@ class Burials:
         self._meter.buried(name)
 
     async def _bury_again(self, partition: Partition, name: str, offset: int, burial: Burial) -> None:
-        """Name the topic that has the dead letters now, because the one of the burial is gone. The id stays."""
+        """Redirect a burial whose topic was deleted to the topic that takes the dead letters now. The id stays."""
         group, source = self._groups.get(name), self._source(partition)
         if group is None or source is None:
             raise UnknownGroup(f"group {name!r} is not known here")
@@ -300,8 +301,8 @@ class Burials:
     # ---- the topic of the dead letters ----------------------------------------------------------------------------
 
     async def _dead_letters(self, source: TopicRecord, name: str) -> TopicRecord:
-        """The topic of that name, which is made if there is none. Raises InvalidConfig if it is less durable than
-        `source`, and as `create_topic`."""
+        """Find the topic `name`, or make it. Raises InvalidConfig if it is less durable than `source`, and as
+        `create_topic`."""
         registry = self._broker.registry
         if registry.get_topic(name) is None:
             await self._broker.refresh()
@@ -320,11 +321,12 @@ class Burials:
         return found
 
     def _choose(self, topic: TopicRecord, source: GroupId) -> GroupId:
-        """The partition for the dead letters of a source: records of one source stay in order."""
+        """The partition for the dead letters of a source partition: always the same one, so that they stay in order."""
         return topic.queues[source.partition % len(topic.queues)].group
 
     async def _end_of(self, to: GroupId) -> int:
-        """The end of a partition, from which on a copy may lie; 0 if it cannot be asked: that is never too high."""
+        """The end of the partition `to`: a copy that is sent later lies at or behind it. 0 if its leader does not
+        answer, because a lower number is always safe."""
         try:
             return (await self._courier.look(to, CopyId(bytes(16)))).high_watermark
         except TinymqError:

@@ -1,4 +1,4 @@
-"""Sends copies to the leaders of partitions, on this broker or another, and looks for copies there."""
+"""Sends copies to the leaders of partitions, on any broker, and asks those leaders for copies that they have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinymq.proto.errors import make_error
 
 METHOD = "copy"
 COPY_S = 6.0
-NO_SEARCH = (1 << 63) - 1  # as `end`: only ids that are remembered count
+NO_SEARCH = (1 << 63) - 1  # a value of `end`: do not search the log, look at remembered ids only
 
 
 class Peers(Protocol):
@@ -27,24 +27,25 @@ class Peers(Protocol):
 class Copied(NamedTuple):
     """The answer of a partition's leader."""
 
-    offset: int | None  # of the copy, which is committed; None: it is not there
+    offset: int | None  # of the committed copy; None: the partition has no such copy
     high_watermark: int
     duplicate: bool
 
 
 class Courier:
-    """The sender of copies of one broker."""
+    """Sends the copies of one broker."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
 
     async def send(self, to: GroupId, copy_id: CopyId, end: int, payload: bytes) -> Copied:
-        """Have a batch of one record stored once under an id. Returns when it is committed.
+        """Have a batch of one record stored exactly once under an id. Returns when it is committed.
 
-        `end`: of the partition before the first attempt; where ids may have been forgotten since, the leader looks for
-        the copy from there on in its log. NO_SEARCH: it does not look.
+        `end` is the end of the partition before the first attempt. If the leader may have forgotten the id since, it
+        searches its log for the copy from `end` on; with NO_SEARCH it does not.
 
-        Raises NotReady while the partition has no leader, the leader's refusal, and OutcomeUnknown: send it again.
+        Raises NotReady while the partition has no leader, the error with which the leader refuses, and OutcomeUnknown:
+        send the copy again under the same id.
         """
         copied = await self._ask(to, copy_id, end, payload)
         if copied.offset is None:
@@ -52,7 +53,7 @@ class Courier:
         return copied
 
     async def look(self, at: GroupId, copy_id: CopyId) -> Copied:
-        """Look for a remembered copy, and for the end of the partition, as its leader knows them."""
+        """Ask the partition's leader whether it remembers a copy, and where the partition ends."""
         return await self._ask(at, copy_id, NO_SEARCH, b"")
 
     async def _ask(self, at: GroupId, copy_id: CopyId, end: int, payload: bytes) -> Copied:

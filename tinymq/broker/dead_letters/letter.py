@@ -1,4 +1,4 @@
-"""A dead letter as a record: the original's key and value, its headers, and headers that say why it is here. Pure."""
+"""A dead letter as a record: the original's key, value and headers, and headers that say why it was buried. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LAST_FAILURE = "tinymq-last-failure"
 REASON = "tinymq-reason"
 TRACEBACK = "tinymq-traceback"
 LOST = "tinymq-lost"  # retention removed the record before it was copied: there are only headers
-CUT = "tinymq-cut"  # the record and these headers together were too large: what is missing
-REDRIVE_GROUP = "tinymq-redrive-group"  # the group that is to have the record again
+CUT = "tinymq-cut"  # the parts that were left out, because the record and these headers together were too large
+REDRIVE_GROUP = "tinymq-redrive-group"  # the group for which the record is sent back
 REDRIVEN_FROM = "tinymq-redriven-from"
 
 OWN = frozenset(
@@ -43,7 +43,7 @@ class DeadRecord:
 
     offset: int
     reason: str
-    deliveries: int = 0  # that failed
+    deliveries: int = 0  # how many deliveries failed
     traceback: str = ""
     first_failure_us: int = 0  # append times; 0: not known
     last_failure_us: int = 0
@@ -61,7 +61,7 @@ class Origin:
 
 
 def letter_headers(record: DeadRecord, topic: str, partition: int, group: str) -> list[tuple[str, bytes]]:
-    """The headers that a dead letter has beside those of the original."""
+    """The headers that a burial adds to those of the original."""
     headers = [
         (TOPIC, topic.encode()),
         (PARTITION, b"%d" % partition),
@@ -90,13 +90,13 @@ def cut_text(text: str, bytes_max: int, *, keep_end: bool = False) -> bytes:
 
 
 def pack_headers(headers: Iterable[tuple[str, bytes]]) -> bytes:
-    """Headers as a BuryRecord has them."""
+    """Pack headers for the field `headers` of a BuryRecord."""
     packed = wire.CopyHeaders(headers=[wire.CopyHeader(key=key, value=value) for key, value in headers])
     return packed.SerializeToString(deterministic=True)
 
 
 def unpack_headers(data: bytes) -> list[tuple[str, bytes]]:
-    """The inverse of `pack_headers`. Bytes of another build that do not parse are no headers."""
+    """The inverse of `pack_headers`. Returns no headers for bytes that do not parse, such as those of another build."""
     try:
         return [(header.key, header.value) for header in wire.CopyHeaders.FromString(data).headers]
     except DecodeError:
@@ -104,7 +104,7 @@ def unpack_headers(data: bytes) -> list[tuple[str, bytes]]:
 
 
 def strip(headers: Headers) -> list[tuple[str, bytes | None]]:
-    """The headers of the original alone."""
+    """The headers of the original: all but tinymq's own."""
     return [(key, value) for key, value in headers if key not in OWN]
 
 
@@ -124,5 +124,5 @@ def origin(headers: Headers) -> Origin:
 
 
 def by_name(headers: Headers) -> Mapping[str, bytes]:
-    """The headers of tinymq's own names. The last of a name counts: an original may have brought such headers."""
+    """Tinymq's own headers by name. The last one of a name counts, because the original may have had the same name."""
     return {key: value for key, value in headers if key in OWN and value is not None}

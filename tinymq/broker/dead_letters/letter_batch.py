@@ -10,10 +10,10 @@ Pairs = list[tuple[str, bytes | None]]
 
 
 def letter_batch(record: StoredMessage, packed: bytes, limits: Limits) -> bytes:
-    """The copy of a record, with the headers that its burial has.
+    """The copy of a record, with the packed headers of its burial.
 
-    A record of the greatest size has no room for more headers. What does not fit is left out, the least important part
-    first, and the header CUT names it: a record that is too large for its dead letters would never be settled.
+    A record of the maximum size has no room for more headers. If the copy would be too large, this leaves out parts of
+    it, the least important first, and names them in the header CUT. Otherwise the record could never be buried.
     """
     own: Pairs = list(unpack_headers(packed))
     original = strip(record.headers)

@@ -28,7 +28,7 @@ def queue_ref(partition: Partition, name: str) -> pb.QueueRef:
 
 
 async def propose(partition: Partition, wanted: pb.Command, timeout_s: float) -> list[tuple[int, int]]:
-    """Carry out one command, and return the offsets that it refused, as ranges. Raises the command's error, and as
+    """Carry out one command, and return the ranges of offsets that it refused. Raises the command's error, and as
     `command`."""
     (outcome,) = await command(partition, [wanted], timeout_s)
     if outcome.error is not None:
@@ -37,7 +37,10 @@ async def propose(partition: Partition, wanted: pb.Command, timeout_s: float) ->
 
 
 async def settle(partition: Partition, name: str, start: int, end: int, timeout_s: float) -> None:
-    """Settle the records from `start` up to `end`. Raises QuotaExceeded where a burial has one, or where no room is."""
+    """Settle the records from `start` up to `end`.
+
+    Raises QuotaExceeded if some of them are being buried, or if the group has no room for another settled range.
+    """
     acked = pb.SettleRecords(queue=queue_ref(partition, name), acked=_SPAN.pack(start, end))
     refused = await propose(partition, pb.Command(settle=acked), timeout_s)
     if refused:

@@ -13,7 +13,7 @@ from tinymq.format.entry import Kind, iter_entries
 from tinymq.proto import group_pb2 as wire
 from tinymq.proto import partition_pb2 as pb
 
-SEARCH_BYTES = 1 << 20  # of the log, in one read
+SEARCH_BYTES = 1 << 20  # bytes of the log in one read
 
 
 class Receiver:
@@ -62,9 +62,9 @@ class Receiver:
 
 
 async def find_copy(partition: Partition, digest: bytes, start: int, end: int) -> int | None:
-    """Search the log of a partition, from one offset up to another, for the copy of an id; None: it is not there.
+    """Search the log of a partition from `start` up to `end` for the copy with an id; None: there is no such copy.
 
-    The id stands in the entry in front of the copy's batch, so users' records cannot pass for a copy.
+    The id stands in a command entry in front of the copy's batch, so a user's record cannot pass for a copy.
     """
     reader = partition.group.log.reader
     start, end = max(start, partition.log_start), min(end, partition.high_watermark)
@@ -81,7 +81,7 @@ async def find_copy(partition: Partition, digest: bytes, start: int, end: int) -
             entries = await reader.read(index, SEARCH_BYTES)
         except OffsetOutOfRange:
             if index >= first.header.index:
-                return None  # the log has lost its beginning meanwhile, and what lay there is removed
+                return None  # retention has removed this part of the log meanwhile
             index = first.header.index
             continue
         for entry in entries:
@@ -97,7 +97,7 @@ async def find_copy(partition: Partition, digest: bytes, start: int, end: int) -
 
 
 def _noted(payload: bytes, digest: bytes, index: int) -> AwaitedRecord | None:
-    """The record that an entry of commands announces under this id, if it does."""
+    """The record that a command entry announces under this id; None: it announces none."""
     if digest not in payload:
         return None
     for command in pb.Commands.FromString(payload).commands:

@@ -1,7 +1,7 @@
-"""Sends dead letters back to where they came from, and settles them.
+"""Sends dead letters back to their source topics, and settles them.
 
-The group of a topic of dead letters that has the topic's name says which of them are done: `redrive` and `purge` settle
-them there. It is a queue group like any other, so retention=acknowledged makes room as dead letters are sent back.
+Each topic of dead letters has a queue group with the topic's own name. `redrive` and `purge` settle dead letters in
+that group. Because it is an ordinary queue group, retention=acknowledged removes dead letters that were sent back.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Redriven(NamedTuple):
     topic: str
     partition: int
     offset: int  # in the source; meaningless if `settled_before`
-    settled_before: bool  # it was sent back, or purged, by an earlier call: nothing was done now
+    settled_before: bool  # an earlier call sent the dead letter back or purged it; this call did nothing
 
 
 class Redrive:
-    """The redrives of one broker, of the dead letters in partitions that it leads."""
+    """Redrives the dead letters in the partitions that one broker leads."""
 
     def __init__(self, broker: Broker, groups: Groups, courier: Courier) -> None:
         self._broker = broker
@@ -47,10 +47,11 @@ class Redrive:
     ) -> Redriven:
         """Send one dead letter back to its source, for the group that gave it up, and settle it.
 
-        `run`: RUN_BYTES, which the repeats of a call keep: the source gets the record once for each. `permit` may
-        refuse the source: its name comes from a header, which anyone who may write dead letters can set. Returns when
-        the record is committed in the source, and the dead letter is settled. Raises InvalidRequest for what is no dead
-        letter or was lost, UnknownTopic if the source is gone, OffsetOutOfRange, NotLeader, NotReady, OutcomeUnknown.
+        `run` has RUN_BYTES and names the request: calls with the same `run` write the record to the source once.
+        `permit` raises if the caller may not write to the source topic. It is needed because the topic's name comes
+        from a header, which anyone who may write dead letters can set. Returns when the record is committed in the
+        source and the dead letter is settled. Raises InvalidRequest if the record is no dead letter, or was lost before
+        it was copied; UnknownTopic if the source is gone, OffsetOutOfRange, NotLeader, NotReady, OutcomeUnknown.
         """
         if len(run) != RUN_BYTES:
             raise InvalidRequest(f"a run has {RUN_BYTES} bytes, not {len(run)}")
@@ -77,8 +78,8 @@ class Redrive:
         back = f"{self._name_of(partition)}/{place.partition}/{offset}".encode()
         headers = [*strip(record.headers), (REDRIVE_GROUP, came.group.encode()), (REDRIVEN_FROM, back)]
         payload = pack_record(record.key, record.value, headers, record.timestamp_us)
-        # The record's own message id, if it had one, is known in the source: under it, the record would be refused as
-        # a duplicate, and lost.
+        # The source may remember the record's own message id. Under that id it would take the record for a duplicate
+        # and not store it, so the record would be lost.
         copy_id = redrive_id(place.topic_id, place.partition, offset, run)
         copied = await self._courier.send(queue.group, copy_id, NO_SEARCH, payload)
         await settle(partition, name, offset, offset + 1, COMMAND_S)
@@ -86,7 +87,7 @@ class Redrive:
         return Redriven(source.name, queue.partition, copied.offset, False)
 
     async def purge(self, partition: Partition, start: int, end: int) -> int:
-        """Settle the dead letters from `start` up to `end`, so that nobody is offered them again. Returns how many were
+        """Settle the dead letters from `start` up to `end` without sending them back. Returns how many of them were
         not settled before."""
         name = await self._own_group(partition)
         await prove_leading(partition, COMMAND_S)

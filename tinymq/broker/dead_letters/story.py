@@ -1,4 +1,4 @@
-"""What became of a record in each group: the answer to `tinymq why`. From replicated state, and the leader's memory."""
+"""What became of a record in each group: the answer to `tinymq why`, from replicated state and the leader's memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GIVEN_UP, BURYING, BURIED, SETTLED = "given up", "burying", "buried", "settled"
 class RecordMemory:
     """What the leader of a queue group has in memory about a record."""
 
-    worker: str = ""  # that holds it; "": nobody does
+    worker: str = ""  # the worker that holds the record; "": none does
     lease_left_ms: int = 0
     started: bool = False
     reason: str = ""  # of its last failure
@@ -42,15 +42,15 @@ class GroupStory:
     kind: str  # channel, stream, queue
     state: str
     position: int  # of the group's cursor
-    deliveries: int = 0  # that failed
+    deliveries: int = 0  # how many deliveries failed
     returns: int = 0  # deliveries that ended unstarted, because the worker died
-    wait_ms: int = 0  # until it may be delivered again
+    wait_ms: int = 0  # until the record may be delivered again
     memory: RecordMemory = RecordMemory()
-    dead_topic: str = ""  # where it is buried, or goes
+    dead_topic: str = ""  # the topic where the record is buried, or is being buried
     dead_partition: int = 0
     dead_offset: int | None = None
-    reason: str = ""  # why it is, or was, given up
-    blocked: str = ""  # why its burial does not go on
+    reason: str = ""  # why the group gave the record up
+    blocked: str = ""  # why the burial makes no progress
 
 
 Remember = Callable[[Partition, str, int], RecordMemory | None]
@@ -68,7 +68,10 @@ class Stories:
         self._courier = courier
 
     async def tell(self, partition: Partition, offset: int, group: str = "") -> list[GroupStory]:
-        """The story of a record in every group, or in one, by name. The caller has proved that this broker leads."""
+        """The story of a record in one group, or in all groups sorted by name if `group` is "".
+
+        The caller has called `prove_leading` before.
+        """
         cursors = sorted(partition.state.cursors.items())
         return [await self._of(partition, offset, name, cursor) for name, cursor in cursors if group in ("", name)]
 

@@ -1,5 +1,6 @@
 """Transactions: one decision for batches in many partitions. Rules only; nothing here does I/O.
 
-transactional_id.py is what a coordinator replicates of one transactional id, rules.py decides about it, staging.py
-decides on the leader of a partition. Records and offsets belong to `state` and `partition`.
+transactional_id.py is the state of one transactional id, which a coordinator replicates. rules.py has the coordinator's
+decisions on that state, staging.py those of a partition's leader. Records and offsets belong to `state` and
+`partition`.
 """

@@ -1,8 +1,8 @@
-"""The coordinator's decisions on transactions. Pure: a state of a transactional id goes in, and the next one comes out.
+"""The coordinator's decisions on transactions. Pure: each takes the state of a transactional id and returns the next.
 
-A decision holds once the next state is replicated. Until then nobody may be told of it. Answers to partitions come from
-applied state, and only after a majority has confirmed that this coordinator leads: a deposed one would call a committed
-transaction unknown, and the partition would drop it.
+A decision holds once the next state is committed. Until then the coordinator tells nobody. It answers partitions from
+applied state, and only after a majority has confirmed that it leads. A deposed coordinator may not know a committed
+transaction: its answer would make the partition drop the records.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.transactional_id import EPOCH_MAX, Outcome, Phase, Transaction, TransactionalId
 
 PARTITIONS_MAX = 1000  # of one transaction
-DECIDED_MAX = 5  # transactions of one id that wait for confirmations; then no other one begins
+DECIDED_MAX = 5  # unfinished transactions of one id; at this number no further one begins
 
 
 class Refusal(Enum):
-    """Why a call of an owner changes nothing."""
+    """Why the coordinator refuses a call of an owner."""
 
     FENCED = "fenced"  # a later registration has taken the transactional id
-    ABORTED = "aborted"  # the transaction was aborted: by a time-out, by a registration, or because it was short
+    ABORTED = "aborted"  # the transaction was aborted: by a time-out, a new owner, or because staged batches were lost
     COMMITTED = "committed"
-    UNKNOWN = "unknown"  # of this transaction nothing is remembered
-    TOO_MANY = "too many"  # partitions, or transactions that wait for confirmations: call again later
+    UNKNOWN = "unknown"  # the coordinator does not remember this transaction
+    TOO_MANY = "too many"  # too many partitions, or too many unfinished transactions: call again later
 
 
 class Standing(Enum):
     """The answer to a partition that asks about a transaction."""
 
-    OPEN = "open"  # with that partition in it
+    OPEN = "open"  # the transaction is open, and the partition was added to it
     PUBLISH = "publish"
     DISCARD = "discard"
-    LATER = "later"  # it is committed, and an earlier transaction of the producer is not published there yet
+    LATER = "later"  # committed, but an earlier transaction of the producer has not ended in that partition yet
 
 
 class End(NamedTuple):
-    """What a partition's leader has to append."""
+    """The end of a transaction, which a partition's leader has to append."""
 
     place: Place
     transaction: TransactionId
@@ -51,10 +51,10 @@ class End(NamedTuple):
 
 
 def register(state: TransactionalId | None, fresh_producer_id: int, now_us: int) -> TransactionalId:
-    """Give the id to a new owner. The owner before is fenced, and what it left open is aborted.
+    """Give the transactional id to a new owner. This fences the previous owner and aborts its open transaction.
 
-    `fresh_producer_id` was never used: it serves an id that is new, has expired, or has used up its epochs. A triple
-    (producer id, epoch, number) that was used twice would name two transactions.
+    `fresh_producer_id` must be unused. It is taken for a transactional id that is new, has expired, or has used up its
+    epochs: the triple (producer id, epoch, number) must never name two transactions.
     """
     if state is None:
         return TransactionalId(fresh_producer_id, used_us=now_us)
@@ -65,7 +65,7 @@ def register(state: TransactionalId | None, fresh_producer_id: int, now_us: int)
 
 
 def begin(state: TransactionalId, epoch: int, now_us: int, timeout_us: int) -> TransactionalId | Refusal:
-    """Begin a transaction, whose number is the next state's. One that is still open is aborted."""
+    """Begin a transaction, and abort one that is still open. The new one's number is the `number` of the next state."""
     if epoch != state.epoch:
         return Refusal.FENCED
     if len(state.transactions) >= DECIDED_MAX:
@@ -89,11 +89,12 @@ def add(state: TransactionalId, transaction: TransactionId, places: Collection[P
 def commit(
     state: TransactionalId, transaction: TransactionId, expected: Mapping[Place, int], held: Mapping[Place, int]
 ) -> TransactionalId | Refusal:
-    """Decide a transaction. `expected`: the entries that the owner has staged, by partition; `held`: those that the
-    leader of each partition has applied, said after a majority confirmed that it leads.
+    """Commit a transaction if every partition has all its staged entries; otherwise abort it.
 
-    What is staged in fewer entries than expected has lost some, and is aborted: a decision must never be taken that a
-    partition cannot carry out. A partition that was added and got nothing is expected to hold 0.
+    `expected` is the number of entries that the owner has staged, by partition. `held` is the number that the leader of
+    each partition has applied; the leader counts them after a majority has confirmed that it leads. A partition with
+    fewer entries has lost some, and could not carry out a commit. For a partition that was added and got no batch, the
+    expected number is 0.
     """
     found = _open(state, transaction)
     if isinstance(found, Refusal):
@@ -105,7 +106,7 @@ def commit(
 
 
 def is_whole(expected: int, held: int | None) -> bool:
-    """Whether a partition holds what its part of the transaction needs. None: it gave no answer."""
+    """Whether a partition holds all staged entries. `held` is None if the partition did not answer."""
     return held == expected
 
 
@@ -125,7 +126,7 @@ def time_out(state: TransactionalId, now_us: int) -> TransactionalId:
 
 
 def standing(state: TransactionalId | None, transaction: TransactionId, place: Place) -> Standing:
-    """Answer a partition. A transaction of which nothing is remembered was aborted, or is over there."""
+    """Answer a partition. A transaction that is not remembered was aborted, or has already ended in that partition."""
     found = None if state is None else _find(state, transaction)
     if state is None or found is None or place not in found.unconfirmed:
         return Standing.DISCARD
@@ -137,7 +138,7 @@ def standing(state: TransactionalId | None, transaction: TransactionId, place: P
 
 
 def ends(state: TransactionalId) -> list[End]:
-    """What is to be sent to partitions until they confirm it."""
+    """The ends to send to partitions, again and again until they confirm them."""
     return [
         End(place, state.id_of(each), each.phase is Phase.COMMITTED)
         for each in state.transactions.values()
@@ -148,14 +149,14 @@ def ends(state: TransactionalId) -> list[End]:
 
 
 def is_next(state: TransactionalId, transaction: Transaction, place: Place) -> bool:
-    """Whether no earlier transaction of the producer waits in that partition: its records come first."""
+    """Whether the partition has confirmed all earlier transactions of the producer, whose records come first."""
     return not any(
         each.number < transaction.number and place in each.unconfirmed for each in state.transactions.values()
     )
 
 
 def confirm(state: TransactionalId, transaction: TransactionId, place: Place) -> TransactionalId:
-    """Note that a partition has applied the decision. When all have, the transaction is over."""
+    """Note that a partition has applied the decision. The transaction is over when all its partitions have."""
     found = _find(state, transaction)
     if found is None or found.phase is Phase.OPEN:
         return state
@@ -171,7 +172,7 @@ def _find(state: TransactionalId, transaction: TransactionId) -> Transaction | N
 
 
 def _open(state: TransactionalId, transaction: TransactionId) -> Transaction | Refusal:
-    """The transaction, if it is open and its owner is not fenced; else why the owner's call changes nothing."""
+    """The transaction if it is open and its owner is not fenced; otherwise the refusal of the owner's call."""
     found = _find(state, transaction)
     if found is not None and found.phase is Phase.OPEN and found.epoch == state.epoch:
         return found
@@ -179,7 +180,7 @@ def _open(state: TransactionalId, transaction: TransactionId) -> Transaction | R
 
 
 def outcome(state: TransactionalId, transaction: TransactionId) -> Refusal:
-    """What became of a transaction that is not open any more, as far as that is remembered."""
+    """What became of a transaction that is not open. Only the newest outcome and unfinished ones are remembered."""
     newest, found = state.outcome, _find(state, transaction)
     phase = newest.phase if newest is not None and newest.transaction == transaction else found and found.phase
     if phase is Phase.COMMITTED:
@@ -201,7 +202,7 @@ def _decide(state: TransactionalId, transaction: Transaction, phase: Phase) -> T
 
 
 def _with(state: TransactionalId, transaction: Transaction) -> TransactionalId:
-    """The state with this transaction in it, unless that is over."""
+    """The state with this transaction put in, or left out if all its partitions have confirmed the decision."""
     others = {number: each for number, each in state.transactions.items() if number != transaction.number}
     if transaction.phase is Phase.OPEN or transaction.unconfirmed:
         others[transaction.number] = transaction

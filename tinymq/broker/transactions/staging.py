@@ -1,9 +1,10 @@
 """The decisions of a partition's leader on staged batches and on the ends of transactions. Pure; one object per term.
 
-The leader decides over what is applied *and* what it has appended since. It has to remember nothing of transactions
-that have ended, because it asks the coordinator before it appends the first batch of a transaction. The answer must be
-newer than every end: an answer *open* that was asked for before the transaction ended here would bring back a batch of
-an ended transaction, for which nobody would ever send another end. So an end makes the questions before it void.
+The leader decides by the applied state *and* by what it has appended since. It remembers no ended transactions. Instead
+it asks the coordinator before it appends the first batch of a transaction. The question must be newer than the
+transaction's end here. Suppose that the leader asks, the answer is *open*, and the transaction ends before the answer
+arrives: a batch appended now would stay staged for good, because nobody sends a second end. So an end voids all earlier
+questions about its transaction.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ class Step(Enum):
     """What the leader does with a batch."""
 
     APPEND = "append"
-    DUPLICATE = "duplicate"  # answer as for the first copy, when that is committed
+    DUPLICATE = "duplicate"  # the batch is here already: answer as for the first copy, once that is committed
     ASK = "ask"  # ask the coordinator, and decide again when it has answered
-    WAIT = "wait"  # the coordinator is asked already
-    ENDED = "ended"  # the transaction has ended: TransactionAborted, or Fenced
-    GAP = "gap"  # a batch before it is missing: OutOfOrderSequence
+    WAIT = "wait"  # a question to the coordinator is under way: decide again when it is answered
+    ENDED = "ended"  # refuse, because the transaction has ended: TransactionAborted, or Fenced
+    GAP = "gap"  # refuse, because an earlier batch of the writer is missing: OutOfOrderSequence
 
 
 class EndStep(Enum):
     """What the leader does when it is told to end a transaction."""
 
     APPEND = "append"
-    WAIT = "wait"  # its end is appended: confirm when that is applied
-    CONFIRM = "confirm"  # nothing of it is here: it has ended before, or never began
+    WAIT = "wait"  # the end is appended already: confirm once it is applied
+    CONFIRM = "confirm"  # nothing is staged here: the transaction ended earlier, or never began here
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ class Question:
 
 @dataclass(slots=True)
 class _Tail:
-    """What this leader has appended of one transaction and not applied yet."""
+    """The entries of one transaction that this leader has appended and not applied yet."""
 
     indexes: dict[StagedBatch, int] = field(default_factory=dict)
-    next_numbers: dict[int, int] = field(default_factory=dict)  # by writer, if it has a batch here
-    end_index: int | None = None  # of its PUBLISH or DISCARD; no batch of it is appended behind that
+    next_numbers: dict[int, int] = field(default_factory=dict)  # number of the next batch, by writer
+    end_index: int | None = None  # of the PUBLISH or DISCARD; no batch of the transaction is appended behind it
 
 
 class Staging:
@@ -59,19 +60,19 @@ class Staging:
     def __init__(self, applied: StagedTransactions) -> None:
         self._applied = applied
         self._tails: dict[TransactionId, _Tail] = {}
-        self._order: deque[tuple[int, TransactionId, StagedBatch | None]] = deque()  # of the tails' entries
+        self._order: deque[tuple[int, TransactionId, StagedBatch | None]] = deque()  # all entries of tails
         self._asked: dict[TransactionId, Question] = {}
         self._serial = 0
 
     @property
     def asked(self) -> Mapping[TransactionId, Question]:
-        """The questions whose answers count."""
+        """The questions that are under way and not void."""
         return MappingProxyType(self._asked)
 
     # ---- batches
 
     def judge(self, batch: StagedBatch, answer: Question | None = None, *, is_open: bool = False) -> Step:
-        """Decide about a batch. `answer`: the question that has just been answered, with `is_open`."""
+        """Decide about a batch. If the coordinator has just answered a question, that is `answer`, with `is_open`."""
         transaction, tail = batch.transaction, self._tails.get(batch.transaction)
         if tail is not None and tail.end_index is not None:
             return Step.ENDED
@@ -86,7 +87,7 @@ class Staging:
         return Step.DUPLICATE if batch.number < following else Step.GAP
 
     def ask(self, transaction: TransactionId) -> Question:
-        """A new question about a transaction. It replaces the one before."""
+        """Make a new question about a transaction. It voids the previous one."""
         self._serial += 1
         question = self._asked[transaction] = Question(transaction, self._serial)
         return question
@@ -97,11 +98,11 @@ class Staging:
             del self._asked[question.transaction]
 
     def _counts(self, question: Question) -> bool:
-        """Whether the transaction has not ended here since the question."""
+        """Whether the answer counts: the question is the newest one, and the transaction has not ended here since."""
         return self._asked.get(question.transaction) == question
 
     def index_of(self, batch: StagedBatch) -> int | None:
-        """The Raft index of a batch that is here; None: it is not."""
+        """The Raft index of a batch; None: the batch is not here."""
         tail, staged = self._tails.get(batch.transaction), self._applied.get(batch.transaction)
         if tail is not None and batch in tail.indexes:
             return tail.indexes[batch]
@@ -110,9 +111,11 @@ class Staging:
     # ---- ends
 
     def judge_end(self, transaction: TransactionId) -> EndStep:
-        """Decide about a PUBLISH or DISCARD of the coordinator. To confirm it, the leader has applied the first entry
-        of its own term, and a majority has confirmed since the request that it leads: a deposed leader, or one that
-        has not applied everything, may not know what is staged."""
+        """Decide about a PUBLISH or DISCARD of the coordinator.
+
+        Before the leader confirms it, it must have applied the first entry of its own term, and a majority must have
+        confirmed since the request that it leads. Otherwise it may not know all staged batches.
+        """
         self._void(transaction)
         tail = self._tails.get(transaction)
         if tail is not None and tail.end_index is not None:
@@ -120,11 +123,12 @@ class Staging:
         return EndStep.APPEND if tail is not None or self._applied.held(transaction) else EndStep.CONFIRM
 
     def held(self, transaction: TransactionId) -> int:
-        """How many batches of it are applied, for the coordinator's decision. What is only appended may be lost."""
+        """How many batches of a transaction are applied. The coordinator's decision counts only those, because a batch
+        that is only appended may be lost."""
         return self._applied.held(transaction)
 
     def undecided(self) -> list[TransactionId]:
-        """What is staged and has no end here: the leader asks about each, from time to time."""
+        """The staged transactions without an end here. The leader asks the coordinator about them from time to time."""
         tails = self._tails
         return [each for each in self._applied if each not in tails or tails[each].end_index is None]
 
@@ -145,7 +149,7 @@ class Staging:
         self._order.append((index, transaction, None))
 
     def applied(self, index: int) -> None:
-        """Drop what is in the applied state by now."""
+        """Forget the entries up to `index`, which the applied state has now."""
         while self._order and self._order[0][0] <= index:
             _, transaction, batch = self._order.popleft()
             tail = self._tails[transaction]
@@ -158,7 +162,7 @@ class Staging:
                 del self._tails[transaction]
 
     def _void(self, transaction: TransactionId) -> None:
-        """Have the answers to all questions so far count for nothing."""
+        """Void the question about a transaction, so that its answer does not count."""
         self._asked.pop(transaction, None)
 
     def _next_number(self, batch: StagedBatch) -> int:

@@ -1,7 +1,7 @@
 """The replicated state of one transactional id: its owner, and the transactions that are not over. Values only.
 
-A transaction is open, or decided, and over when every partition of it has confirmed the decision. So the state grows
-with what is not over, and never with the number of past transactions.
+A transaction is first open, then decided, and over once all its partitions have confirmed the decision. The state has
+only transactions that are not over, so it does not grow with the number of past ones.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Transaction:
     """A transaction that is not over."""
 
     number: int
-    epoch: int  # of the owner that began it
-    until_us: int  # append time at which it is aborted if it is still open
+    epoch: int  # of the owner that began the transaction
+    until_us: int  # append time at which the transaction is aborted if it is still open
     phase: Phase = Phase.OPEN
     unconfirmed: frozenset[Place] = frozenset()  # open: all its partitions; decided: those without a confirmation
 
@@ -51,7 +51,7 @@ class TransactionalId:
     epoch: int = 0  # of the present owner
     number: int = 0  # of the newest transaction; never falls within a producer id
     used_us: int = 0  # append time of the newest call of an owner
-    outcome: Outcome | None = None  # of the newest decided transaction, also when it is over and its owner replaced
+    outcome: Outcome | None = None  # of the newest decided transaction, even if it is over or its owner was replaced
     transactions: Mapping[int, Transaction] = field(default_factory=dict)  # by number
 
     def id_of(self, transaction: Transaction) -> TransactionId:

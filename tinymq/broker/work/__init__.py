@@ -1,4 +1,4 @@
 """Workers of queue groups: their attachments, grants with the records, and settlements, on the leader of a partition.
 
-It decides nothing about a lease (tinymq/broker/groups/queue_leases.py), and knows no wire.
+The rules of leases are in tinymq/broker/groups/queue_leases.py, and the messages on the wire in `rpc`.
 """

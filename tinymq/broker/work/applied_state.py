@@ -1,4 +1,4 @@
-"""What is applied of a queue group in a partition that is led here."""
+"""The applied state of a queue group in a partition that this broker leads."""
 
 from __future__ import annotations
 

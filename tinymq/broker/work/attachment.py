@@ -1,4 +1,4 @@
-"""A worker's place at one partition that is led here: what it may still take, and where its answers go."""
+"""A worker's attachment to one partition that this broker leads: its credit, and the stream for its answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tinymq.broker.work.granted_records import GrantedBatch
 
 
 class Verb(Enum):
-    """What a worker says of records that it holds."""
+    """What a worker reports about records that it holds."""
 
     START = "start"
     ACK = "ack"
@@ -24,25 +24,25 @@ class Verb(Enum):
 
 
 class Refused(NamedTuple):
-    """A part of a settlement that was not carried out."""
+    """The grants of a settlement that was refused in part, and the error."""
 
     error: TinymqError
     grants: list[Grant]
 
 
 class AttachRequest(NamedTuple):
-    """What a worker says when it attaches."""
+    """A worker's request to attach to a partition."""
 
-    number: int  # of the attachment, on its stream
+    number: int  # the client's number for the attachment, unique on its stream
     topic_id: bytes
     partition: int
     group: str
     group_id: int
     session: bytes
-    held: Sequence[Grant]  # all that it holds there
+    held: Sequence[Grant]  # all grants that the worker holds in the partition
     credit_records: int
     credit_bytes: int
-    term: int  # the newest one that it has seen there
+    term: int  # the newest term of the partition that the worker has seen
 
 
 class Attached(NamedTuple):
@@ -50,7 +50,7 @@ class Attached(NamedTuple):
 
     term: int
     era: Era
-    known: bool  # the partition knew the session
+    known: bool  # whether the session was in the applied state before
     lost: list[Grant]
     lease_s: float
     session_s: float
@@ -58,7 +58,7 @@ class Attached(NamedTuple):
 
 
 class WorkerPort(Protocol):
-    """The end of a worker's stream. Nothing here waits or raises: a stream that is closed drops what it gets."""
+    """The broker's end of a worker's stream. No method waits or raises: a closed stream drops its messages."""
 
     @property
     def client(self) -> str:
@@ -67,12 +67,12 @@ class WorkerPort(Protocol):
 
     @property
     def heard_s(self) -> float:
-        """The time of the newest sign of life."""
+        """Monotonic time of the newest message of the worker."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to be sent that no more records are to be granted."""
+        """Whether too many bytes wait to be sent, so that the worker gets no more records for now."""
         ...
 
     def attached(self, attachment: int, answer: Attached) -> None: ...
@@ -89,24 +89,24 @@ class WorkerPort(Protocol):
 class Attachment:
     """One attachment, until it ends."""
 
-    number: int  # chosen by the client, on its stream
+    number: int  # the client's number for the attachment, unique on its stream
     port: WorkerPort
     session: bytes
-    connection: int  # unique on this broker: an older attachment of the session has a lower one
+    connection: int  # unique on this broker; a later attachment of the session has a higher number
     credit_records: int
     credit_bytes: int
     sent_records: int = 0
     sent_bytes: int = 0
-    reading: bool = False  # records are being read for it: it gets no others meanwhile
+    reading: bool = False  # whether granted records are being read from disk; no more are granted meanwhile
     over: bool = False
 
     @property
     def worker(self) -> str:
-        """The worker, for people."""
+        """The worker's name for people: its client and the start of its session id."""
         return f"{self.port.client} {self.session.hex()[:8]}"
 
     def most(self, record_bytes: int) -> int:
-        """How many records of that size it may be granted now."""
+        """How many records of `record_bytes` each the worker may be granted now."""
         if self.over or self.reading or self.port.is_full:
             return 0
         fit = (self.credit_bytes - self.sent_bytes) // max(1, record_bytes)
@@ -114,11 +114,12 @@ class Attachment:
 
     @property
     def lacks_bytes_only(self) -> bool:
-        """Whether it would get a record if that had no size. One that holds nothing gets one."""
+        """Whether only `credit_bytes` keeps the worker from getting a record. A worker that holds nothing gets one even
+        then, because a record may be larger than all the credit."""
         return not (self.over or self.reading or self.port.is_full) and self.credit_records > self.sent_records
 
     def raise_credit(self, records: int, size: int) -> None:
-        """Note sums of credit. They never fall."""
+        """Raise the credit to these totals since the attachment began. Lower totals are ignored."""
         self.credit_records = max(self.credit_records, records)
         self.credit_bytes = max(self.credit_bytes, size)
 
@@ -128,12 +129,12 @@ class Settlement:
     """One settlement of a worker, until it is answered."""
 
     attachment: Attachment
-    request_id: int  # 0: no answer
+    request_id: int  # 0: the worker wants no answer
     refused: list[Refused]
-    proposed: dict[int, Grant]  # by offset: what waits for its proposal
+    proposed: dict[int, Grant]  # by offset; the grants whose proposal is not applied yet
 
     def answer(self) -> None:
-        """Answer, or tell what was lost of a settlement that wants no answer."""
+        """Send the answer. A worker that wants none is told only which grants it has lost."""
         at = self.attachment
         if at.over:
             return

@@ -1,4 +1,4 @@
-"""The commands that carry out what the rules of leases propose. Pure."""
+"""The commands that carry out the proposals of leases. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def queue_ref(name: str, group_id: int, era: Era) -> pb.QueueRef:
 
 
 def command_of(proposal: Proposal, name: str, group_id: int) -> pb.Command:
-    """The command of one proposal."""
+    """The command that carries out one proposal."""
     queue = queue_ref(name, group_id, proposal.era)
     if proposal.opens:
         return pb.Command(open_session=pb.OpenQueueSession(queue=queue, session=proposal.opens))
@@ -36,7 +36,7 @@ def command_of(proposal: Proposal, name: str, group_id: int) -> pb.Command:
 
 
 def spans(offsets: Iterable[int]) -> Iterator[Span]:
-    """The ranges that the offsets make, in order. Acks of neighbours cost one range."""
+    """Combine neighbouring offsets into ranges, in order, so that acks of neighbours cost one range."""
     start = end = -1
     for offset in sorted(offsets):
         if offset == end:

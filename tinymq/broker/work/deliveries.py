@@ -1,4 +1,4 @@
-"""Sends granted records to their workers, once they are read."""
+"""Reads granted records and sends them to their workers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ logger = structlog.get_logger("tinymq.broker")
 
 
 class Deliveries:
-    """The deliveries of one group in one partition. Each worker gets one at a time."""
+    """The deliveries of one group in one partition. At most one read is under way for each worker."""
 
     def __init__(
         self, partition: Partition, leases: QueueLeases, records: GrantedRecords, clock: Clock,
         pump: Callable[[], None], on_expired: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """`pump` is called when a worker may get more, `on_expired` with the number of records that were too old."""
-        self.ttl_us: int | None = None  # a record that was appended longer ago is settled instead of sent
+        """`pump` is called when a worker may get more records; `on_expired` gets the number of expired records."""
+        self.ttl_us: int | None = None  # a record older than this is settled instead of sent; None: no limit
         self._partition = partition
         self._leases = leases
         self._records = records
@@ -66,7 +66,7 @@ class Deliveries:
             self._pump()
 
     def _send_found(self, at: Attachment, grants: list[Grant], batches: Sequence[GrantedBatch]) -> None:
-        """Send grants, except those that have ended meanwhile, and those whose record is gone or too old."""
+        """Send grants, except those that ended during the read, and those whose record was removed or is too old."""
         now_s, leases = self._clock.monotonic(), self._leases
         found, place, expired = [], 0, 0
         dead_us = None if self.ttl_us is None else self._partition.group.append_time_now_us() - self.ttl_us
@@ -77,7 +77,7 @@ class Deliveries:
             if lease is None or lease.grant is not grant:
                 continue
             if at.over or place == len(batches) or grant.offset < batches[place].base_offset:
-                leases.take_back(grant.offset)  # without a record there is nothing to settle: retention took it
+                leases.take_back(grant.offset)  # nothing to settle: retention removed the record, or the worker is gone
             elif dead_us is not None and batches[place].append_time_us <= dead_us:
                 leases.settle_unseen(grant.offset)
                 expired += 1

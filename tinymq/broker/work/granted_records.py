@@ -1,4 +1,4 @@
-"""Finds the stored batches of granted records, and cuts parts out of batches of which a worker gets little."""
+"""Reads the stored batches of granted records, and cuts out parts of batches of which a worker gets only a part."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tinymq.broker.serve.unpack_queue import BlockingRunner
 from tinymq.format.batch import BatchLimits, decode_batch, encode_record_batch, pack_batch, read_declared
 from tinymq.format.entry import Entry, Kind, crc32c, iter_entries
 
-READ_BYTES = 1 << 20  # of one read; a larger batch comes whole
-CACHE_BYTES_MAX = 64 << 20  # of unpacked batches, per broker
-CACHED_MAX = 256  # batches
+READ_BYTES = 1 << 20  # bytes of one read; a larger batch is read whole
+CACHE_BYTES_MAX = 64 << 20  # bytes of unpacked batches, per broker
+CACHED_MAX = 256  # unpacked batches, per broker
 
 
 class GrantedBatch(NamedTuple):
@@ -43,16 +43,16 @@ class Unpacked(NamedTuple):
 
 
 class GrantedRecords:
-    """The reads of one broker. An unpacked batch stays for the next grants of its records, up to a bound."""
+    """The reads of one broker. A bounded cache keeps unpacked batches for the next grants of their records."""
 
     def __init__(self, unpack: BlockingRunner, limits: BatchLimits) -> None:
         self._unpack = unpack
         self._limits = limits
-        self._cache: OrderedDict[tuple[GroupId, int, int], Unpacked] = OrderedDict()  # the latest used last
+        self._cache: OrderedDict[tuple[GroupId, int, int], Unpacked] = OrderedDict()  # the most recently used last
         self._cached_bytes = 0
 
     def read_now(self, partition: Partition, offsets: Sequence[int]) -> list[GrantedBatch] | None:
-        """The batches of these records, in order, if they are whole batches in memory; None: call `read` instead."""
+        """The batches of these records, in order. None, if one is not in memory or not wholly wanted: call `read`."""
         frames = partition.group.log.reader.tail_from_offset(offsets[0], offsets[-1] + 1, READ_BYTES)
         if not frames:
             return None
@@ -84,7 +84,7 @@ class GrantedRecords:
             before = at
             for entry in iter_entries(frames):
                 while at < len(offsets) and offsets[at] < entry.header.base_offset:
-                    at += 1  # it was removed
+                    at += 1  # retention has removed this record
                 wanted, at = _within(entry, offsets, at)
                 if wanted and _is_slice(entry, len(wanted)):
                     kept = await self._keep(partition, entry)
@@ -136,7 +136,7 @@ class GrantedRecords:
 
 
 def _within(entry: Entry, offsets: Sequence[int], at: int) -> tuple[Sequence[int], int]:
-    """The offsets from the one at `at` on that the entry has, and where the others go on."""
+    """The offsets from `offsets[at]` on that lie in the entry, and the place in `offsets` behind them."""
     if entry.header.kind != Kind.DATA or at >= len(offsets) or offsets[at] < entry.header.base_offset:
         return (), at
     return _until(entry.header.next_offset, offsets, at)
@@ -150,7 +150,7 @@ def _until(end: int, offsets: Sequence[int], at: int) -> tuple[Sequence[int], in
 
 
 def _is_slice(entry: Entry, wanted: int) -> bool:
-    """Whether the worker gets a part of the batch only: it would pay for the rest."""
+    """Whether the worker gets only a part of the batch. Sent whole, the rest would use up its credit."""
     return 2 * wanted < entry.header.record_count
 
 
@@ -160,7 +160,7 @@ def _whole(entry: Entry) -> GrantedBatch:
 
 
 def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """The runs of neighbours among rising offsets: the first of each, and the last."""
+    """The runs of consecutive numbers among rising offsets, as (first, last)."""
     found: list[tuple[int, int]] = []
     for offset in offsets:
         if found and offset == found[-1][1] + 1:

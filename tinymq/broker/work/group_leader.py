@@ -1,7 +1,7 @@
 """One queue group in one partition that this broker leads: attachments, grants, and commands in the log.
 
-The rules of leases decide. This object tells them the time and what is applied, appends what they propose, one command
-at a time, and sends what they grant. It ends with the leadership, with its term, or with the group.
+`QueueLeases` decides. This object gives it the time and the applied state, appends its proposals, one entry at a time,
+and sends the records that it grants. It ends when the broker loses the leadership, or when the group is deleted.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from tinymq.broker.work.last_failures import DeadRecord, LastFailures
 from tinymq.broker.work.limits import GroupLimits, Share, active_sessions
 from tinymq.broker.work.windows import Blocked, Obstacle, full_window, has_room
 
-COMMAND_S = 86_400.0  # a command ends when it is applied, or with the leadership: an earlier end would tell nothing
+COMMAND_S = 86_400.0  # practically no deadline: only the commit or a new leader decides the outcome of a command
 GRANT_MAX = 1000  # records in one grant
-GRANT_BYTES = 1 << 20  # of the records in one grant, by their average
+GRANT_BYTES = 1 << 20  # bytes of records in one grant, estimated by the partition's average record
 
 
 class GroupLeader:
-    """The leader's side of one group in one partition, in one term."""
+    """One group in one partition, on the leader of one term."""
 
     def __init__(
         self, partition: Partition, name: str, group_id: int, settings: QueueSettings, *,
         records: GrantedRecords, clock: Clock, rng: random.Random, meter: Meter,
         on_dead: Callable[[GroupLeader], None],
     ) -> None:  # fmt: skip
-        """`on_dead` is called when there are records to bury, and again and again until there are none."""
+        """`on_dead` is called while there are records to bury: after each commit, and with each `tick`."""
         self.partition = partition
         self.name = name
         self.group_id = group_id
         self.settings = settings
         self.limits = GroupLimits()
         self.share = Share(clock.monotonic())
-        self.version = 0  # of the group's record in the registry, from which settings and limits are
+        self.version = 0  # of the registry's record that gave `settings` and `limits`
         self.term = partition.group.term
         self.over = False
-        self.attachments: dict[bytes, Attachment] = {}  # by session; in the turn in which they are granted records
+        self.attachments: dict[bytes, Attachment] = {}  # by session; the next to be granted records is first
         self._clock = clock
         self._rng = rng
         self._meter = meter
@@ -60,10 +60,10 @@ class GroupLeader:
         self._applied = AppliedState(partition, name)
         self.leases = QueueLeases(self.term, self._applied, self._history, settings, clock.monotonic())
         self._keys = KeyReader(partition, records, self.pump)
-        self._settlements: list[Settlement] = []  # that wait for the next command
-        self._proposals: list[Proposal] = []  # that could not be appended yet
-        self._under_way = False  # a command is appended, or queued
-        self._again = False  # `pump` is scheduled
+        self._settlements: list[Settlement] = []  # their proposals go into the next entry
+        self._proposals: list[Proposal] = []  # refused by the partition for now; `_append` tries them again
+        self._under_way = False  # whether commands are queued or appended, and not answered
+        self._again = False  # whether `_pump_again` is scheduled
         self.failures = LastFailures()
         self._deliveries = Deliveries(
             partition, self.leases, records, clock, self.pump, lambda count: meter.expired(name, count)
@@ -76,7 +76,7 @@ class GroupLeader:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing would be lost if this object were made again later."""
+        """Whether this object has no state of its own, so that it can be dropped and made again later."""
         if self.over:
             return True
         group, leases = self._applied.group, self.leases
@@ -84,7 +84,7 @@ class GroupLeader:
         return not (known or group.sessions or group.failures or self._under_way or self._proposals)
 
     def configure(self, version: int, settings: QueueSettings, limits: GroupLimits) -> None:
-        """Follow a change of the group's record. Raises nothing: settings that do not agree end this object instead."""
+        """Follow a change of the group's record. If granted leases cannot go on under the settings, end this object."""
         if not settings.agrees_with(self.settings):
             self.close(NotReady("the settings of the group have changed", hint="attach again"))
             return
@@ -117,7 +117,8 @@ class GroupLeader:
         self.pump()
 
     def detach(self, old: Attachment, *, by_worker: bool, leave: bool = False) -> None:
-        """End an attachment. `by_worker`: it starts nothing more. `leave`: it does not come back."""
+        """End an attachment. With `by_worker`, the worker closed it, and so starts no further record. With `leave`, the
+        session ends at once, because the worker does not come back."""
         if old.over:
             return
         old.over = True
@@ -130,7 +131,7 @@ class GroupLeader:
     def settle(
         self, at: Attachment, request_id: int, verb: Verb, grants: Sequence[Grant], delay_ms: int | None, error: str
     ) -> None:
-        """Carry out one settlement. It is answered in any case, unless the attachment ends."""
+        """Carry out one settlement, and answer it unless the attachment ends before."""
         now_s = self._clock.monotonic()
         lost: list[Grant] = []
         later: list[Grant] = []
@@ -172,7 +173,7 @@ class GroupLeader:
     # ---- what is to be done now
 
     def pump(self) -> None:
-        """Do all that can be done now: follow the state, grant, and append what is proposed. Called after commits."""
+        """Do all that can be done now: follow the state, grant records, append proposals. Runs after each commit."""
         if self.over:
             return
         gone = self._gone()
@@ -184,7 +185,7 @@ class GroupLeader:
         self._append()
 
     def tick(self) -> None:
-        """Look at the time: silent sessions, leases that are over, records whose time has come."""
+        """Act on the time: end silent sessions and expired leases, and grant records whose delay has passed."""
         self.check()
         if self.over:
             return
@@ -219,13 +220,13 @@ class GroupLeader:
         self._keys.close()
 
     def check(self) -> None:
-        """End this object if it is over: the leadership may have ended, and begun again, since the last look."""
+        """End this object if its leadership or its group is gone. Both may be back already, in a newer term or id."""
         gone = None if self.over else self._gone()
         if gone is not None:
             self.close(gone)
 
     def _gone(self) -> TinymqError | None:
-        """Why this object is over; None: it is not."""
+        """Why this object has to end; None: it goes on."""
         partition = self.partition
         if partition.closed is not None:
             return partition.closed
@@ -244,7 +245,7 @@ class GroupLeader:
             at.port.ended(at.number, error)
 
     def _follow_era(self) -> None:
-        """After a seek, or a loss of records, tell the workers that their grants are over."""
+        """Tell the workers that their grants are over, if a seek or a loss of records has begun a new era."""
         era = Era(self._history, self._applied.group.generation)
         if era == self.leases.era:
             return
@@ -259,7 +260,7 @@ class GroupLeader:
     # ---- grants
 
     def _grant_all(self) -> None:
-        """Grant in turns, so that each worker gets some."""
+        """Grant records to the workers in turns, so that each gets some."""
         partition = self.partition
         if self.limits.paused or not self.attachments or not self.leases.may_have_work(partition.high_watermark):
             return
@@ -270,17 +271,18 @@ class GroupLeader:
         for at in [at for at in self.attachments.values() if active is None or at.session in active]:
             share = self.share.most(len(self.leases.leases), self._clock.monotonic())
             most = min(most_at_once, at.most(size))
+            # A worker whose credit is smaller than one record would otherwise never get any.
             if not most and at.lacks_bytes_only and not self._holds(at.session):
                 most = 1
             most = most if share is None else min(most, share)
             granted = self._grant(at.session, most) if most else []
             if granted:
                 self.share.granted(len(granted))
-                self.attachments[at.session] = self.attachments.pop(at.session)  # its next turn is the last one
+                self.attachments[at.session] = self.attachments.pop(at.session)  # to the end of the queue
                 self._meter.redelivered(self.name, sum([grant.delivery > 1 for grant in granted]))
                 self._deliveries.send(at, granted)
                 again = True
-        if again and not self._again:  # the loop serves others in between
+        if again and not self._again:  # go on in a later turn of the loop, so that it serves others in between
             self._again = True
             asyncio.get_running_loop().call_soon(self._pump_again)
 
@@ -289,7 +291,7 @@ class GroupLeader:
         self.pump()
 
     def _active(self) -> set[bytes] | None:
-        """The workers that may be granted records; None: all."""
+        """The sessions of the workers that may be granted records; None: all workers may."""
         if self.limits.max_members is None:
             return None
         holding = {lease.session for lease in self.leases.leases.values()} | self.leases.absent
@@ -315,7 +317,7 @@ class GroupLeader:
 
     @property
     def blocked(self) -> Blocked | None:
-        """Why the group grants nothing more, although there are records."""
+        """Why the group grants nothing more although there may be records; None: nothing hinders it."""
         if not self.leases.may_have_work(self.partition.high_watermark):
             return None
         if self.limits.paused:
@@ -328,7 +330,7 @@ class GroupLeader:
     # ---- the log
 
     def _append(self) -> None:
-        """Append what is proposed, unless a command is under way: then it waits, with all that comes until then."""
+        """Append the proposals. While earlier commands are under way they wait, and then share one entry."""
         if self._under_way:
             return
         proposals = self._proposals + self.leases.take_proposals()
@@ -356,7 +358,7 @@ class GroupLeader:
             gone = self._gone()
             if gone is not None or isinstance(outcomes, OutcomeUnknown):
                 self.close(gone or self.partition.not_leader())
-            else:  # nothing was done, and the next tick tries again
+            else:  # nothing was appended: the next tick tries again
                 self._proposals, self._settlements = proposals, settlements + self._settlements
             return
         refused: list[range] = []
@@ -373,17 +375,17 @@ class GroupLeader:
             settlement.answer()
         if self.leases.dead:
             self._on_dead(self)
-        # `pump` watches the partition, and is called after this entry.
+        # No call of `pump` here: it watches the partition, and runs after this entry anyway.
 
     def _refused(self, proposal: Proposal, error: TinymqError) -> None:
         at = self.attachments.get(proposal.opens) if proposal.opens else None
-        if at is not None:  # there are too many workers
+        if at is not None:  # the session was refused, because the group has too many
             self._end(at, error)
 
     # ---- dead records
 
     def dead(self) -> list[DeadRecord]:
-        """The records that are to be buried, and whose burial has not begun, the oldest first."""
+        """The dead records whose burial has not begun, the oldest first."""
         return [
             DeadRecord(
                 offset, known.deliveries & ~REJECTED, bool(known.deliveries & REJECTED), self.failures.get(offset)

@@ -12,13 +12,13 @@ from tinymq.broker.groups.key_order import KeyOrder
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.work.granted_records import GrantedRecords
 
-AHEAD_MAX = 10_000  # keys, and the rest of one read
+AHEAD_MAX = 10_000  # at this many keys ahead, no further read begins
 
 logger = structlog.get_logger("tinymq.broker")
 
 
 class KeyReader:
-    """The reader of one group in one partition. One read at a time."""
+    """Reads the keys of one group in one partition, one read at a time."""
 
     def __init__(self, partition: Partition, records: GrantedRecords, pump: Callable[[], None]) -> None:
         """`pump` is called when more keys are known."""
@@ -28,7 +28,7 @@ class KeyReader:
         self._task: asyncio.Task[None] | None = None
 
     def read_on(self, keys: KeyOrder | None) -> None:
-        """Read more keys, if there are some, and too few are known."""
+        """Begin to read more keys, if too few are known and the partition has more."""
         idle = self._task is None or self._task.done()
         if keys is None or not idle or keys.known_end >= self._partition.high_watermark:
             return

@@ -1,34 +1,34 @@
-"""What workers said of the records that they failed with. In the leader's memory, bounded, and lost with it."""
+"""The errors that workers reported for failed records. Bounded, in the leader's memory only, and lost with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-RECORDS_MAX = 1000  # of one group in one partition; the oldest goes first
+RECORDS_MAX = 1000  # per group and partition; above it, the record that failed least recently is forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class LastFailure:
-    """The last failure of a record, and when it first failed here."""
+    """The last failure of a record, and the time of its first failure under this leader."""
 
-    error: str  # by the worker, such as a traceback; "": it said nothing, or it died
+    error: str  # what the worker reported, such as a traceback; "": it reported nothing, or died
     worker: str
-    first_us: int  # append times
-    last_us: int
+    first_us: int  # append time of the first failure
+    last_us: int  # append time of the last failure
 
 
 class DeadRecord(NamedTuple):
     """A record that is to be buried."""
 
     offset: int
-    deliveries: int  # that failed
+    deliveries: int  # how many deliveries failed
     rejected: bool
-    failure: LastFailure | None  # None: this leader does not know
+    failure: LastFailure | None  # None: this leader does not know it
 
 
 class LastFailures:
-    """The last failures of one group in one partition, the latest failed one last."""
+    """The last failures of one group in one partition. The record that failed most recently is last."""
 
     def __init__(self) -> None:
         self._by_offset: dict[int, LastFailure] = {}

@@ -1,8 +1,8 @@
-"""How much a queue group may grant in one partition: its share of the group's bounds, and the workers that may get it.
-Pure: the time is given.
+"""A queue group's limits in one partition: its share of the group's rate and concurrency, and the active workers.
+Pure: the time is an argument.
 
-The leaders of a group's partitions do not talk to each other about grants. Each has an even share of the bounds that
-hold for the whole group, so together they never exceed them.
+The leaders of a group's partitions do not talk to each other about grants. Each gets an even share of the group's
+bounds, so that together they never exceed them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tinymq.broker.groups.definition import Group
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """The bounds of a group, as its settings have them. None: no bound."""
+    """The bounds in a group's settings. None: no bound."""
 
     rate_max: int | None = None  # records per second
     concurrency_max: int | None = None
@@ -25,7 +25,7 @@ class GroupLimits:
 
     @classmethod
     def of(cls, group: Group) -> GroupLimits:
-        """The bounds of a group, as the registry has it."""
+        """The bounds of a group of the registry."""
         config = group.config()
         return cls(
             rate_max=config["rate_max"],
@@ -42,7 +42,7 @@ class GroupLimits:
 
 
 class Share:
-    """The share of one partition."""
+    """One partition's share of its group's bounds."""
 
     def __init__(self, now_s: float) -> None:
         self.rate_max: float | None = None  # records per second
@@ -51,17 +51,17 @@ class Share:
         self._counted_s = now_s
 
     def divide(self, limits: GroupLimits, place: int, places: int) -> None:
-        """Take the share of the partition in this place, of so many partitions."""
+        """Set the share of the partition at `place` (from 0) among the group's `places` partitions."""
         places = max(1, places)
         self.rate_max = None if limits.rate_max is None else limits.rate_max / places
         if limits.concurrency_max is None:
             self.concurrency_max = None
         else:
             least, extra = divmod(limits.concurrency_max, places)
-            self.concurrency_max = max(1, least + (place < extra))  # a partition without any would stand still
+            self.concurrency_max = max(1, least + (place < extra))  # with 0, the partition would never be read
 
     def most(self, leased: int, now_s: float) -> int | None:
-        """How many records may be granted now, while so many are leased; None: any number."""
+        """How many more records may be granted now that `leased` records are leased; None: any number."""
         bounds = [] if self.concurrency_max is None else [max(0, self.concurrency_max - leased)]
         if self.rate_max is not None:
             # After a pause, a second's worth may be granted at once, and at least one record.
@@ -80,11 +80,11 @@ class Share:
 def active_sessions(
     sessions: Iterable[bytes], attached: Collection[bytes], holding: Collection[bytes], most: int | None
 ) -> set[bytes]:
-    """The workers that have a place among `most`: those that may have records, then those that began first.
+    """The at most `most` workers that are active: first those that hold records, then those that began first.
 
-    `sessions`: in the order in which they began. `holding`: they have records, or may have after a change of leaders.
-    A worker that has lost its connection keeps its place while it has records.
+    `sessions` are in the order in which they began. Those in `holding` have records, or may have some after a change of
+    leaders. A worker that has lost its connection stays active while it has records.
     """
     present = [session for session in sessions if session in attached or session in holding]
-    present.sort(key=lambda session: session not in holding)  # stable: otherwise in the order in which they began
+    present.sort(key=lambda session: session not in holding)  # stable, so the order of beginning stays within each kind
     return set(present if most is None else present[:most])

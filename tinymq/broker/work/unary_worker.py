@@ -1,9 +1,9 @@
-"""Workers that call for one record at a time, and keep no stream: the callers of QueueService.
+"""The worker that serves callers of QueueService, who lease one record per call and keep no stream.
 
-All callers that lease records of one group from one leader are one worker to the group, with a session of its own. It
-asks for as many records as callers wait, counts each as started, and lets a lease end where a worker with a stream
-would be asked. It keeps nothing that a caller needs: a caller's lease names its grant, so any later leader can tell
-what became of it.
+All callers that lease records of one group from one leader share one worker, which has a session of its own. The worker
+asks for one record per waiting caller, and counts each record as started. Where the leader would ask a worker with a
+stream whether it still works on a record, this worker lets the lease end. A caller's lease names its grant, so any
+later leader can settle it without memory of this worker.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tinymq.broker.work.attachment import Attached, AttachRequest, Refused, Verb
 from tinymq.broker.work.granted_records import GrantedBatch
 from tinymq.broker.work.workers import Workers
 
-GRACE_S = 0.5  # for a record that is on its way, although the caller does not wait
-WAITING_MAX = 1000  # callers of one group in one partition
-CREDIT_BYTES = 1 << 62  # the callers' number is the bound
+GRACE_S = 0.5  # shortest wait while the group may have a record, even for a caller that asks for no wait
+WAITING_MAX = 1000  # waiting callers of one group in one partition
+CREDIT_BYTES = 1 << 62  # practically no bound: the number of callers bounds the records
 
 
 class Leased(NamedTuple):
     """A record that is leased to a caller."""
 
     grant: Grant
-    batch: GrantedBatch  # that has the record
+    batch: GrantedBatch  # the batch that contains the record
     lease_s: float
 
 
@@ -57,7 +57,7 @@ class UnaryWorker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits, and no caller has a record."""
+        """Whether no caller waits and no caller has a record."""
         session = self._at.session
         return not (self._waiting or self._settling or any(at.session == session for at in self._leases.values()))
 
@@ -81,7 +81,7 @@ class UnaryWorker:
             return None
         except asyncio.CancelledError:
             if arrival.done() and not arrival.cancelled() and arrival.exception() is None:
-                self.give_back(arrival.result().grant)  # the caller has gone in the moment in which it got the record
+                self.give_back(arrival.result().grant)  # the record arrived just as the caller was cancelled
             raise
         finally:
             self._waiting.pop(arrival, None)
@@ -90,7 +90,7 @@ class UnaryWorker:
     async def settle(self, verb: Verb, grant: Grant, delay_ms: int | None, error: str, now_s: float) -> float:
         """Carry out a settlement, and return the seconds that are left of the lease. A repeat changes nothing.
 
-        Raises LeaseLost; NotReady: another settlement of the record is under way; OutcomeUnknown.
+        Raises LeaseLost, OutcomeUnknown, and NotReady while another settlement of the record is under way.
         """
         if grant.term < self.leader.term:
             self.leader.leases.confirm(self._at.session, grant, now_s)  # the new leader does not know the lease yet
@@ -117,7 +117,7 @@ class UnaryWorker:
         return self.leader.leases.leases
 
     def _is_done(self, verb: Verb, grant: Grant) -> bool:
-        """Whether an earlier settlement of this grant has had the same effect."""
+        """Whether an earlier settlement of this grant already had the same effect."""
         group = self.leader.partition.state.queue_groups.by_name.get(self.leader.name)
         if group is None or grant.era != self.leader.leases.era or verb not in (Verb.NACK, Verb.REJECT):
             return False
@@ -135,11 +135,11 @@ class UnaryWorker:
 
     @property
     def heard_s(self) -> float:
-        """It is in the leader's own process: always heard."""
+        """The present time: this worker is in the leader's own process, and never silent."""
         return self._workers.now_s()
 
     def attached(self, attachment: int, answer: Attached) -> None:
-        """Do nothing: it holds nothing yet."""
+        """Do nothing: a new worker holds no records."""
 
     def granted(
         self, attachment: int, grants: Sequence[Grant], batches: Sequence[GrantedBatch], size: int, left_s: float
@@ -162,12 +162,12 @@ class UnaryWorker:
             answer.set_result(list(refused))
 
     def asked(self, attachment: int, grants: Sequence[Grant]) -> None:
-        """End the leases: there is nobody to ask."""
+        """End the leases, because the caller has no stream on which it could be asked."""
         for grant in grants:
             self.leader.settle(self._at, 0, Verb.NACK, [grant], 0, "the lease ran out")
 
     def revoked(self, attachment: int, grants: Sequence[Grant], error: TinymqError) -> None:
-        """Do nothing: a caller learns of it when it settles."""
+        """Do nothing: a caller learns of the lost lease when it settles the record."""
 
     def ended(self, attachment: int, error: TinymqError | None) -> None:
         self.over = True
@@ -181,7 +181,7 @@ class UnaryWorker:
 
 
 class UnaryWorkers:
-    """One per broker."""
+    """The unary workers of one broker."""
 
     def __init__(self, workers: Workers, clock: Clock, rng: random.Random) -> None:
         self.clock = clock
@@ -202,7 +202,7 @@ class UnaryWorkers:
         return found
 
     def _look_later(self, key: tuple[GroupId, str], worker: UnaryWorker) -> None:
-        """End the session once nobody has called for as long as a session may be silent."""
+        """Check the worker every `session_s` seconds, and end its session when it is idle then."""
 
         def look() -> None:
             if not worker.over and worker.is_idle:

@@ -1,4 +1,4 @@
-"""What keeps the leader of a queue group from granting more: full windows, and keys that hold others back. Pure."""
+"""Why the leader of a queue group grants no more: a window is full, or a key holds records back. Pure."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Obstacle(Enum):
 
 
 class Blocked(NamedTuple):
-    """An obstacle, and what it is about."""
+    """An obstacle, with the reason for people."""
 
     by: Obstacle
     reason: str
-    offset: int | None = None  # the record that holds back those of its key
+    offset: int | None = None  # with KEY_BLOCKED: the record for which the others of its key wait
 
 
 def has_room(group: QueueGroup, groups: int) -> bool:
-    """Whether a group has not used up its share of the state of a partition with that many groups."""
+    """Whether a group has room left in its share of the partition's state, which `groups` groups divide."""
     return group.state_bytes < max(SHARE_BYTES_MIN, STATE_BYTES_MAX // max(1, groups))
 
 
 def full_window(leases: QueueLeases, group: QueueGroup, settings: QueueSettings, *, has_room: bool) -> Blocked | None:
-    """Why no further record is granted; None: nothing hinders."""
+    """The full window that keeps the group from granting more; None: there is room."""
     if len(leases.leases) >= settings.leased_max:
         return Blocked(Obstacle.WINDOW_FULL, f"{len(leases.leases)} records are leased: leased_max")
     keys = leases.keys

@@ -1,4 +1,4 @@
-"""The workers of queue groups on one broker: finds the leader of a group in a partition, and makes it at first use."""
+"""The workers of queue groups on one broker: finds the GroupLeader of a group in a partition, or makes it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ LOOK_TICKS = 10  # ticks between two looks for groups whose workers have not com
 
 
 class Workers:
-    """One per broker, from `start` to `stop`."""
+    """All GroupLeaders of one broker, from `start` to `stop`."""
 
     def __init__(self, broker: Broker, groups: GroupList, clock: Clock, rng: random.Random, meter: Meter) -> None:
         self.on_dead: Callable[[GroupLeader], None] = lambda leader: None
-        """Called when a group has records that are to be buried (`GroupLeader.dead`), after each commit until it has
-        none."""
+        """Called while a group has records to bury (`GroupLeader.dead`): after each commit, and with each tick."""
         self._broker = broker
         self._groups = groups
         self._clock = clock
@@ -42,7 +41,7 @@ class Workers:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
-        """Look at the time until `stop`."""
+        """Call the leaders' `tick` regularly until `stop`."""
         self._task = asyncio.get_running_loop().create_task(self._run())
         return self._task
 
@@ -55,23 +54,25 @@ class Workers:
 
     @property
     def leaders(self) -> Sequence[GroupLeader]:
-        """The groups with workers, or with records that some may hold, in partitions that are led here."""
+        """The groups, in partitions that this broker leads, that have workers or records that workers may hold."""
         return [leader for leader in self._leaders.values() if not leader.over]
 
     def now_s(self) -> float:
-        """The time by which sessions are silent."""
+        """The time of the clock that measures how long sessions are silent."""
         return self._clock.monotonic()
 
     def leased(self, group: GroupId, name: str) -> int:
-        """How many records of a group the workers have in a partition that is led here. From then on its leader follows
-        the newest record of the group that this broker has."""
+        """How many records of a group are leased in a partition that this broker leads.
+
+        When this returns, the GroupLeader uses the group's settings as the registry here has them now.
+        """
         leader = self.leader(group, name)
         if leader is not None:
             self._follow(leader)
         return len(leader.leases.leases) if leader is not None else 0
 
     def leader(self, group: GroupId, name: str) -> GroupLeader | None:
-        """The leader's side of a group in a partition; None: it has no workers, or is not led here."""
+        """The GroupLeader of a group in a partition; None: the group has no workers there, or another broker leads."""
         found = self._leaders.get((group, name))
         return None if found is None or found.over else found
 
@@ -125,7 +126,7 @@ class Workers:
         return leader
 
     def _follow(self, leader: GroupLeader) -> None:
-        """Have a leader follow its group's record, and the number of the group's partitions."""
+        """Give a GroupLeader the settings of its group's newest record, and its share by the number of partitions."""
         group, place = self._groups.get(leader.name), leader.partition.group.id
         if leader.over or group is None or group.group_id != leader.group_id:
             return
@@ -151,7 +152,10 @@ class Workers:
                 self._look()
 
     def _look(self) -> None:
-        """Lead the groups whose workers may be gone: their sessions end, and what they held is free."""
+        """Make the GroupLeaders of groups that have sessions or failed records but no worker here.
+
+        Without one, the sessions of dead workers would never end, and their records would never be free.
+        """
         for partition in self._broker.replica_host.partitions.values():
             for name, state in partition.state.queue_groups.by_name.items() if partition.leading else ():
                 cursor, group = partition.state.cursors[name], self._groups.get(name)
