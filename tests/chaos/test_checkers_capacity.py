@@ -151,6 +151,13 @@ def on_disk_without_a_hold(s: Story) -> None:
     ended(s, shown_start=4)
 
 
+def on_disk_until_a_later_entry_is_synced(s: Story) -> None:
+    told(s, retention_ms="1000", sync="40000")
+    s.history.calm()
+    s.now_s += 30
+    ended(s, shown_start=4)
+
+
 def a_trim_that_goes_too_far(s: Story) -> None:
     trim(s, 1, 1)
     look(s, 2, 4)
@@ -335,6 +342,7 @@ def settings_as_they_were_told(s: Story) -> None:
         nothing_written_while_it_is_full,
         a_trim_without_an_answer,
         settings_as_they_were_told,
+        on_disk_until_a_later_entry_is_synced,
     ],
     ids=lambda tell: tell.__name__,
 )

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import CLOCKS, WRONG_CLOCKS, Facts
-from tinymq_chaos.checkers.common.settings import SettingsHistory
+from tinymq_chaos.checkers.common.settings import SettingsHistory, longest_interval_s
 from tinymq_chaos.checkers.records.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 
@@ -45,7 +45,7 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
     """A record past its retention time is still shown, or still on disk, long after the last fault.
 
     A hold keeps the records from its offset on for readers. On disk it keeps the whole segment of its offset, with
-    records below it.
+    records below it. A segment also stays on disk until a later entry is synced.
     """
     end_s, calm_s = facts.history.ended_s, facts.history.calm_s
     if end_s is None or calm_s is None or _clocks_were_wrong(facts):
@@ -57,6 +57,7 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
         if not settings.only("retention_ms") or retention_s == math.inf or not replicas:
             continue
         stored = max(replica.log_start for replica in replicas)
+        synced_s = longest_interval_s(settings.between("sync", calm_s, end_s))
         shown = max((r.shown_start for r in replicas if r.shown_start is not None), default=stored)
         for call in acknowledged(facts):
             where, base, _ = place_of(call)
@@ -65,7 +66,7 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
             is_shown = base >= shown
             holds_s = _held_until_s(facts, log, end_s, base if is_shown else math.inf)
             due_s = max(max(call.ended_s or end_s, counted_s) + retention_s, calm_s, settings.settled_s, *holds_s)
-            if end_s - due_s > GONE_S:
+            if end_s - due_s > GONE_S + (0.0 if is_shown else synced_s):
                 kept = "shown" if is_shown else "on disk"
                 what = f"still {kept} {end_s - due_s:.3f} s after its time"
                 yield Anomaly.of(AnomalyKind.KEPT_TOO_LONG, what, log, call, offsets=(base,))

@@ -7,7 +7,7 @@ hearing of it. One without an answer may take effect at any later time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
@@ -67,6 +67,11 @@ class SettingsHistory:
         calm_s = self._facts.history.calm_s
         well_s = max(call.ended_s, calm_s) + HEARD_S if calm_s is not None else math.inf
         return since_s >= min(well_s, call.ended_s + HEARD_LATE_S)
+
+
+def longest_interval_s(values: Iterable[str | None]) -> float:
+    """Return the longest of these values of `sync` in seconds; 0: each write is synced at once."""
+    return max((float(value) / 1000 for value in values if value not in (None, "always")), default=0.0)
 
 
 def bound_of(value: str | None) -> float:

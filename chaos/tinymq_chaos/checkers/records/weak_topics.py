@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
-from tinymq_chaos.checkers.common.settings import SettingsHistory
+from tinymq_chaos.checkers.common.settings import SettingsHistory, longest_interval_s
 from tinymq_chaos.history import QuorumRecovery
 
 FILLED_S = 20.0  # after its end a broker's replica catches up: a broker that ended earlier lacks nothing
@@ -64,8 +64,8 @@ def _lost_since_s(facts: Facts, revival: QuorumRecovery) -> float | None:
         return None
     cut_s = cuts[majority - 1]
     settings_then = SettingsHistory(facts, revival.log[0])
-    values = settings_then.between("sync", cut_s - _longest_s(settings_then.between("sync", 0.0, cut_s)), cut_s)
-    since_s = cut_s - _longest_s(values) - SYNCED_S
+    values = settings_then.between("sync", cut_s - longest_interval_s(settings_then.between("sync", 0.0, cut_s)), cut_s)
+    since_s = cut_s - longest_interval_s(values) - SYNCED_S
     return None if _slow_between(facts, since_s, cut_s) else since_s
 
 
@@ -81,10 +81,6 @@ def _slow_between(facts: Facts, since_s: float, until_s: float) -> bool:
         elif began_s.pop(fault[1], math.inf) <= until_s and change.at_s >= since_s:
             return True
     return any(at_s <= until_s for at_s in began_s.values())
-
-
-def _longest_s(values: set[str | None]) -> float:
-    return max((float(value) / 1000 for value in values if value not in (None, "always")), default=0.0)
 
 
 def needless_losses(facts: Facts) -> Iterator[Anomaly]:
@@ -124,7 +120,7 @@ def _full_since_s(facts: Facts, revival: QuorumRecovery) -> dict[int, float]:
     first.
     """
     values = SettingsHistory(facts, revival.log[0]).between("sync", 0.0, revival.at_s)
-    wait_s = _longest_s(values) + SYNCED_S if values - {None} else 0.0
+    wait_s = longest_interval_s(values) + SYNCED_S if values - {None} else 0.0
     full_s: dict[int, float] = {}
     for filled in facts.history.filled:
         synced_s = filled.at_s + wait_s
