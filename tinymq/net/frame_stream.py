@@ -172,6 +172,7 @@ class FrameStream(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """End the connection now, and lose unsent frames. A waiting `receive` or `send` raises Closed."""
         self._frames.clear()
+        self._outbox.close()
         self._end(Closed("this end closed the connection"))
         if self._transport is None:
             return
@@ -215,8 +216,9 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool | None:
         # A peer that ends its side reads no more, either. asyncio closes the connection, but first it would wait, for
-        # good, until the peer has taken what is unsent.
-        if self._transport is not None and self._transport.get_write_buffer_size():
+        # good, until the peer has taken what is unsent. With TLS it does not say how much that is: what is encrypted
+        # already does not count.
+        if self._transport is not None and (self.encrypted or self._transport.get_write_buffer_size()):
             self._transport.abort()
         return None
 

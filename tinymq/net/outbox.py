@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tinymq.net.framing import Chunk
 
 SLICE_BYTES = 1024 * 1024  # given to asyncio at once, so it copies no more; a smaller slice costs more per byte
+TLS_SLICE_BYTES = 256 * 1024  # likewise with TLS, where one slice is on its way without being counted as unsent
 JOIN_BYTES_MAX = 32 * 1024  # queued chunks are joined up to this: one system call for many small messages
 
 
@@ -20,13 +21,15 @@ class Outbox:
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
+        self._slice_bytes = SLICE_BYTES
         self._queue: deque[Chunk] = deque()
         self._queued_bytes = 0  # invariant: the bytes of _queue
         self._full = False  # asyncio holds bytes that the system has not taken
 
     @property
     def unsent_bytes(self) -> int:
-        """The bytes that were put here, and that the system has not taken yet."""
+        """The bytes that were put here, and that the system has not taken yet. With TLS, asyncio keeps up to one more
+        slice, already encrypted, that does not count."""
         return self._queued_bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
 
     @property
@@ -43,6 +46,8 @@ class Outbox:
         """Write to `transport` from now on."""
         transport.set_write_buffer_limits(high=1, low=0)  # with 0, asyncio's TLS pauses an empty buffer
         self._transport = transport
+        if transport.get_extra_info("ssl_object") is not None:
+            self._slice_bytes = TLS_SLICE_BYTES
 
     def close(self) -> None:
         """Drop the waiting chunks, and let go of the transport."""
@@ -73,10 +78,10 @@ class Outbox:
             return
         while queue and not self._full:
             chunk = queue.popleft()
-            if len(chunk) > SLICE_BYTES:
+            if len(chunk) > self._slice_bytes:
                 view = memoryview(chunk)
-                queue.appendleft(view[SLICE_BYTES:])
-                chunk = view[:SLICE_BYTES]
+                queue.appendleft(view[self._slice_bytes :])
+                chunk = view[: self._slice_bytes]
             elif queue and len(chunk) + len(queue[0]) <= JOIN_BYTES_MAX:
                 chunk = self._join(chunk)
             self._queued_bytes -= len(chunk)
