@@ -47,7 +47,7 @@ class Limits:
     batch_bytes_max: int = 8 * MIB  # one batch as stored, header included
     batch_uncompressed_bytes_max: int = 64 * MIB  # sum of a batch's declared Arrow buffer lengths
     batch_records_max: int = 1_000_000
-    fetch_bytes_max: int = 8 * MIB  # of one answer to a fetch, unless its first batch is larger
+    fetch_bytes_max: int = 8 * MIB  # one answer to a fetch, unless its first batch is larger
     inflight_bytes_max: int = 8 * MIB  # sent to one peer for one group and not acknowledged yet
     uncommitted_bytes_max: int = 64 * MIB  # appended by a leader and not committed yet, per group
     tail_cache_bytes_max: int = 64 * MIB  # of log entries in memory, over all groups of a broker
@@ -102,7 +102,7 @@ class Timing:
     registration_lease_s: float = 10.0  # a broker that stops renewing is unregistered after this
     registration_renew_s: float = 2.0
     command_timeout_s: float = 10.0  # of a registry command, forwarding and retries included
-    produce_timeout_s: float = 30.0  # if the client gives none
+    produce_timeout_s: float = 30.0  # of a produce request whose client gives no timeout
     fetch_wait_s_max: float = 30.0
     transfer_timeout_s: float = 5.0  # at most, for transferring leaderships at a clean stop
     leader_return_s: float = 10.0  # a preferred broker leads again after it has been alive for this long
@@ -202,15 +202,15 @@ class BrokerConfig:
     stream_listen: str = "127.0.0.1:0"  # clients' streams of records, as frames over TCP; "": over `listen`
     peer_listen: str = "127.0.0.1:0"  # other brokers
     advertise: str = ""  # the address for clients, if it is not `listen`
-    stream_advertise: str = ""  # the same for `stream_listen`
+    stream_advertise: str = ""  # the address for clients' streams, if it is not `stream_listen`
     peer_advertise: str = ""
     dial: tuple[PeerAddress, ...] = ()  # overrides the addresses at which this broker dials others
-    forward: tuple[PeerAddress, ...] = ()  # the same for clients' calls that it forwards to a leader
+    forward: tuple[PeerAddress, ...] = ()  # overrides the addresses to which this broker forwards clients' calls
     metrics_listen: str = ""  # metrics over HTTP; "": none
     security: str = "off"  # TLS on every port: off, accept (with and without), required (tinymq/app/broker_tls.py)
     tls_dir: str = ""  # of this broker's certificate: ca.crt, tls.crt, tls.key
     client_certificates: bool = False  # a client has to show a certificate, not only the broker
-    access_required: bool = False  # check callers whatever the registry says, and before it has said anything
+    access_required: bool = False  # check callers even if the registry does not require it, or is not known yet
     tokens_without_tls: bool = False  # take users' tokens from other machines over connections that others can read
     audit_dir: str = ""  # of the audit log; "": audit/ in the data directory
     rack: str = ""

@@ -29,15 +29,15 @@ class GroupKind(Enum):
 class Assignor(Enum):
     """How the partitions of a stream group are divided."""
 
-    BALANCED = "balanced"  # evenly over all topics; a member keeps what it has
-    RANGE = "range"  # of each topic, neighbours to one member: topics with equal partitions go together
+    BALANCED = "balanced"  # evenly over all topics; a member keeps its present partitions if it can
+    RANGE = "range"  # neighbouring partitions of each topic; equal numbers of equally large topics go to one member
 
 
 class Ordering(Enum):
-    """Which records of a queue group wait for each other."""
+    """In which order a queue group delivers its records."""
 
     NONE = "none"
-    KEY = "key"  # those of one key: one at a time, in the order of their offsets
+    KEY = "key"  # records with the same key one at a time, in the order of their offsets
 
 
 Declared = Mapping[str, tuple[Setting, Any]]
@@ -137,12 +137,12 @@ def parse_group_settings(kind: GroupKind, settings: Iterable[tuple[str, str]]) -
 
 
 def is_pattern(topic: str) -> bool:
-    """Whether it stands for all topics that match, now and later."""
+    """Whether the text is a pattern, which stands for all present and future topics that match."""
     return "*" in topic or "?" in topic
 
 
 def topic_matches(pattern: str, topic: str) -> bool:
-    """Whether a topic has that name, or a name of that pattern."""
+    """Whether the topic's name equals the pattern or matches it."""
     return pattern == topic if not is_pattern(pattern) else _compiled(pattern).fullmatch(topic) is not None
 
 

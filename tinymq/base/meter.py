@@ -10,9 +10,9 @@ from typing import Protocol
 
 
 class Meter(Protocol):
-    """Receives the reports. A method must not raise, and takes a few microseconds at most: it runs for every batch.
+    """Receives the reports. No method may raise or take more than a few microseconds, because it runs for every batch.
 
-    `call` names an RPC as `<service>.<method>`. `code` is that of an error.
+    `call` names an RPC as `<service>.<method>`. `code` is the code of a TinymqError.
     """
 
     def now(self) -> float:
@@ -26,7 +26,7 @@ class Meter(Protocol):
         ...
 
     def appended(self, topic_id: bytes, batch_bytes: int, records: int) -> None:
-        """A batch was appended whose producer waits for no acknowledgement."""
+        """A batch was appended, and its producer does not wait for an acknowledgement."""
         ...
 
     def duplicated(self, topic_id: bytes, arrived_s: float) -> None:
@@ -34,7 +34,7 @@ class Meter(Protocol):
         ...
 
     def fetched(self, topic_id: bytes, frame_bytes: int, asked_s: float, ready_s: float) -> None:
-        """A fetch is answered now. At `ready_s` there were records, or its wait was over."""
+        """A fetch is answered now. At `ready_s` it had enough records, or its wait ended."""
         ...
 
     def called(self, call: str, began_s: float) -> None:
@@ -62,7 +62,7 @@ class Meter(Protocol):
         ...
 
     def buried(self, group: str) -> None:
-        """A record of a queue group is a dead letter from now on."""
+        """A burial of a queue group has ended: the record's copy is in the dead letters."""
         ...
 
     def rebalanced(self, group: str) -> None:

@@ -52,15 +52,15 @@ NOT_POSSIBLE: Final = Absent.NOT_POSSIBLE
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A whole number from `least` to `most`. Some of its values are written as words only."""
+    """A whole number from `least` to `most`. Some values may or must be written as words."""
 
     unit: Unit
     least: int
     most: int
-    zero_word: str = ""  # how 0 is written; "": as a digit
-    none_word: str = ""  # how None is written, which is no bound; "": None is no value of this setting
-    usual_word: str = ""  # how the number that most users want is written; "": as digits only
-    usual: int = 0
+    zero_word: str = ""  # the word for 0; "": 0 is written as a digit
+    none_word: str = ""  # the word for None, which means no bound; "": the setting cannot be None
+    usual_word: str = ""  # a word for `usual`; "": there is none
+    usual: int = 0  # the number that most users want
 
     def parse(self, name: str, text: str) -> int | None:
         """Raises InvalidConfig for text that is no number. Does not check the range."""

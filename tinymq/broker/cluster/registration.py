@@ -76,8 +76,8 @@ class Registration:
             raise error
 
     def peers_changed(self) -> None:
-        """React to a broker that came or went: if the registry cannot be written any more, leave the registration to
-        expire."""
+        """Note that a broker came or went. If the registry cannot be written any more, `stop` does not wait to end the
+        registration, which then expires by itself."""
         if self._leaving is not None and not self._reachable():
             self._leaving.cancel()
 

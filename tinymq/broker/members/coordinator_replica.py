@@ -1,6 +1,6 @@
-"""The state machine of one partition of `__coordinator`: the members of its groups, on the Raft group that keeps them.
+"""The state machine of one partition of `__coordinator`: the members of its groups, replicated by a Raft group.
 
-`apply` changes only the state and pending changes. What it holds is small, so each snapshot replaces the log before it.
+`apply` changes only the state and the pending changes. The state is small, so each snapshot replaces the log before it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class CoordinatorReplica:
 
     def __init__(self, name: str, address_of: Callable[[int], str | None]) -> None:
         self.name = name
-        self.leading = False  # it has applied the first entry of its own term
+        self.leading = False  # whether this replica leads and has applied the first entry of its own term
         self.closed: TinymqError | None = None
         self.on_change: Callable[[CoordinatorReplica, str], None] = lambda replica, group: None
         self.on_role: Callable[[CoordinatorReplica], None] = lambda replica: None
         self._address_of = address_of
         self._groups: dict[str, Members] = {}
         self._group: CoordinatorGroup | None = None
-        self._pending: dict[int, tuple[int, asyncio.Future[bool]]] = {}  # (term, answer) by index; of this leader
+        self._pending: dict[int, tuple[int, asyncio.Future[bool]]] = {}  # (term, answer) by index of entry
 
     @property
     def groups(self) -> Mapping[str, Members]:
@@ -73,7 +73,7 @@ class CoordinatorReplica:
         self._group = group
 
     def configure(self, config: TopicConfig) -> None:
-        """Do nothing: no setting of the topic concerns the state."""
+        """Do nothing: the state depends on no setting of the topic."""
 
     def check_leading(self) -> None:
         """Raises NotLeader, or the error with which the replica was closed, unless this replica leads."""
@@ -89,9 +89,9 @@ class CoordinatorReplica:
             )
 
     async def commit(self, name: str, state: Members, change: Change, *, remove: bool = False) -> None:
-        """Have a change applied that was decided on `state`.
+        """Commit and apply a change that was decided on `state`.
 
-        Raises NotLeader; VersionConflict: the group has another revision by now, and nothing was done; OutcomeUnknown.
+        Raises NotLeader, OutcomeUnknown, and VersionConflict if the group has a newer revision: then nothing was done.
         """
         self.check_leading()
         payload = pack_change(name, state, change, remove=remove)
@@ -147,7 +147,7 @@ class CoordinatorReplica:
         self.on_role(self)
 
     def look(self) -> None:
-        """Do nothing: nobody watches commits here."""
+        """Do nothing: this replica has no watchers."""
 
     def close(self, error: TinymqError) -> None:
         self.closed = error

@@ -22,12 +22,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A consumer of the group. Its name is its instance id, or that of its session."""
+    """A consumer of the group. Its name is its instance id if it has one, otherwise the id of its session."""
 
-    session: bytes  # of this life of the consumer: an epoch is given to one session, once
+    session: bytes  # id of the consumer's present session; each epoch is given to one session only
     client_id: str = ""
-    static: bool = False  # has an instance id: its partitions wait for its return
-    replaced: tuple[bytes, ...] = ()  # sessions of this instance id before, oldest first: none of them comes back
+    static: bool = False  # whether it has an instance id, so that its partitions wait for its return
+    replaced: tuple[bytes, ...] = ()  # earlier sessions of this instance id, oldest first; all of them are fenced
     rack: str = ""
 
 
@@ -37,16 +37,16 @@ class Owned:
 
     member: str
     epoch: int
-    revoking: bool = False  # the owner is asked to let go
+    revoking: bool = False  # whether the coordinator has asked the owner to let go
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """All that the coordinator remembers of one group."""
+    """The replicated state of one group."""
 
     group_id: int = 0  # the registry's version when the group was made
-    revision: int = 0  # counts changes
-    counter: int = 0  # of the newest epoch that was given; never falls within one group id
+    revision: int = 0  # number of changes so far
+    counter: int = 0  # lower 32 bits of the newest epoch; never falls within one group id
     members: Mapping[str, Member] = field(default_factory=dict)
     owned: Mapping[Place, Owned] = field(default_factory=dict)  # a partition that is not here is free
 
@@ -62,11 +62,11 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step from one revision to the next. In `members` and `owned`, None removes."""
+    """A step from one revision to the next. A value None in `members` or `owned` removes the entry."""
 
     members: Mapping[str, Member | None] = field(default_factory=dict)
     owned: Mapping[Place, Owned | None] = field(default_factory=dict)
-    counter: int = 0  # 0: as before
+    counter: int = 0  # 0: no change
 
     def __bool__(self) -> bool:
         return bool(self.members or self.owned or self.counter)

@@ -1,6 +1,6 @@
-"""Tells watchers that a partition has something new: once per turn of the loop, however much has come.
+"""Tells watchers that a partition has changed: once per turn of the loop, however many entries were applied.
 
-If there are many watchers, it tells them in slices, so that the loop serves others in between.
+It wakes many watchers in slices, so that the loop serves other work in between.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class CommitWatchers:
         self._watchers: dict[Callable[[], None], None] = {}  # in order: a replay wakes them in the same order
         self._waking = False  # a pass over all watchers is scheduled or under way
         self._due: deque[Callable[[], None]] = deque()  # the rest of the pass that is under way
-        self._again = False  # something has come since that pass began
+        self._again = False  # whether the partition has changed since that pass began
 
     def add(self, woken: Callable[[], None]) -> None:
         self._watchers[woken] = None

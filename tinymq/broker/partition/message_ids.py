@@ -14,8 +14,8 @@ from tinymq.format.batch import BatchHeader
 from tinymq.proto import partition_pb2 as pb
 
 MESSAGE_ID_BYTES_MAX = 256
-COPY_WINDOW_MS = 86_400_000  # in every topic, whatever its dedupe_window
-_USERS = b"tinymq user"  # ids of copies, which brokers make, are never equal to a user's
+COPY_WINDOW_MS = 86_400_000  # how long ids of copies are remembered, in every topic, whatever its dedupe_window
+_USERS = b"tinymq user"  # keeps users' ids apart from those of copies (tinymq/broker/dead_letters/copy_ids.py)
 
 
 def stored_id(message_id: bytes) -> bytes:
@@ -41,11 +41,12 @@ class RecordId(NamedTuple):
         return state.copy_ids if self.of_copy else state.message_ids
 
     def since_us(self, now_us: int) -> int:
-        """Records of this id from before this time count no more. A copy counts for as long as its id is remembered."""
+        """The append time before which a record of this id is no duplicate any more. A copy always is one, as long as
+        its id is remembered."""
         return 0 if self.of_copy else now_us - self.window_ms * 1000
 
     def note(self, payload_crc: int, length: int) -> pb.Command:
-        """The command in front of the record."""
+        """The command that has to be the entry before the record."""
         note = pb.NoteMessageId(
             message_id=self.stored, payload_crc=payload_crc, length=length, window_ms=self.window_ms
         )
@@ -76,11 +77,11 @@ class FirstRecord(NamedTuple):
 
     offset: int
     append_time_us: int
-    entry_index: int  # of its entry, if that is not applied yet; 0: it is committed
+    entry_index: int  # index of the record's entry while that is not applied; 0: it is applied
 
 
 class UncommittedIds:
-    """The ids that one leader has appended, and the records that it has found to be stored already, for one term."""
+    """The ids that one leader has appended and not applied yet, for one term."""
 
     __slots__ = ("_by_id", "_in_order")
 

@@ -7,8 +7,8 @@ from tinymq.broker.partition.group_port import RaftGroup
 
 
 def refusal(name: str, group: RaftGroup, not_leader: NotLeader) -> TinymqError:
-    """The error of a replica that does not lead: DiskFull if that is why there is no leader, because an operator has
-    to make room."""
+    """The error of a replica that does not lead. DiskFull if a full disk keeps the group from having a leader, so that
+    an operator learns of it."""
     failure = group.failure
     if isinstance(failure, DiskFull) and not group.leader:
         return DiskFull(f"{name}: this replica stopped: {failure.message}")

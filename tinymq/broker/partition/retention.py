@@ -43,9 +43,10 @@ def acknowledged_move(
 
 
 def due_forgetting(config: TopicConfig, state: PartitionState, now_us: int) -> list[pb.Command]:
-    """The commands that forget all ids of a kind, once the topic remembers none any more, or none came for a window.
+    """The commands that forget all ids of a kind: when the topic does not deduplicate any more, or when a whole window
+    has passed without a new id.
 
-    While ids come, each of them forgets those that are older than the window.
+    Otherwise no command is needed, because each new id makes the replicas forget the ids older than the window.
     """
     due = []
     window_ms = config.dedupe_window_ms or 0

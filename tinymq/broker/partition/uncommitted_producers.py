@@ -20,7 +20,7 @@ class _Ahead:
 
 
 class UncommittedProducers:
-    """What is laid over the applied producers of one partition, for one term."""
+    """The uncommitted batches of producers, which overlay the applied producers of one partition, for one term."""
 
     __slots__ = ("_ahead", "_skipped")
 
@@ -67,7 +67,7 @@ class UncommittedProducers:
         self._settle(read_producer_id(entry.batch), entry.index)
 
     def settle_skipped(self, index: int) -> None:
-        """Forget a duplicate that the command at `index`, which is applied, has skipped."""
+        """Forget the duplicate that the command at `index` has skipped, because that command is applied."""
         producer_id = self._skipped.pop(index, None)
         if producer_id is not None:
             self._settle(producer_id, index)

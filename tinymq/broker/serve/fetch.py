@@ -27,7 +27,7 @@ class FetchQuery:
     wait_s: float
     leader_epoch: int = 0  # the newest that the reader knows; 0: none
     leader_only: bool = False
-    recovery_term: int | None = None  # of the answer that `offset` comes from; None: accept any record at `offset`
+    recovery_term: int | None = None  # from the answer that gave `offset`; None: accept any record at `offset`
     end: int = 0  # leave out frames that begin at or behind this offset; 0: no such limit
 
 
@@ -225,7 +225,7 @@ class Fetch:
         if not self._bytes_wanted:
             upto = self._upto(partition.high_watermark)
             tail = partition.group.log.reader.tail_from_offset(query.offset, upto, query.bytes_max)
-            # No tail: the records are on disk only, so the reader is far behind and there is plenty.
+            # The offset is not in the log's tail in memory. So the reader is far behind, and there are enough bytes.
             if tail is None or len(tail) >= min(query.bytes_min, query.bytes_max) or upto < partition.high_watermark:
                 return True
             # From here on, each commit costs one comparison of the partition's byte count.

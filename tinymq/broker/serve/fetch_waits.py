@@ -1,4 +1,4 @@
-"""Bounds how many fetches wait on one broker, over all streams and partitions, and shares that among the streams.
+"""Bounds how many fetches wait on one broker, over all streams and partitions, and shares the bound among the streams.
 
 At the bound, a further fetch of the stream with the most waiting fetches is refused. A fetch of any other stream may
 wait; in exchange, the oldest wait of the largest stream ends early, and is answered with the records that there are.

@@ -113,7 +113,7 @@ def _resolve(answer: asyncio.Future[Any], outcome: object) -> None:
 class WaitingTakers:
     """The calls on this broker that wait to take a message of a channel.
 
-    A commit wakes as many of them as there are messages, and not all of them.
+    A commit wakes only as many of the calls as there are new messages.
     """
 
     def __init__(self) -> None:
@@ -261,14 +261,14 @@ class Turn:
         if self.held:
             self._taking[self._key] -= 1
             if size_of(self._partition, self._channel) > self._taking[self._key]:
-                # A message arrived while this claim stood for another that is gone: wake the next taker for it.
+                # The channel has a message that no taker has claimed: wake the next taker for it.
                 self._partition.look()
         if not self._taking[self._key]:
             del self._taking[self._key]
 
 
 def size_of(partition: Partition, channel: str) -> int:
-    """The number of records that `channel` has not read. For "" or an unknown channel: of all kept records."""
+    """The number of records that `channel` has not read; if it is "" or unknown, the number of all kept records."""
     return lag_of(partition.state, channel, partition.log_start)
 
 

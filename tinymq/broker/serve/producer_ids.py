@@ -11,7 +11,7 @@ BLOCK = 1000
 
 
 class ProducerIds:
-    """The rest of the newest block. A restart loses the rest, so ids may be skipped but never reused."""
+    """The unused ids of the newest block. A restart forgets them, so ids may be skipped but are never reused."""
 
     def __init__(self, registry: RegistryService) -> None:
         self._registry = registry
@@ -30,6 +30,9 @@ class ProducerIds:
             await asyncio.shield(self._taking)
 
     async def _take_block(self) -> None:
-        """Store the numbers before the task is done. Otherwise a caller in between would find a finished task and no
-        number, and loop without a pause."""
+        """Fetch a block, and store its numbers before the task is done.
+
+        If a caller stored them after that, another caller could find a finished task and no number, and would loop
+        without a pause.
+        """
         self._left = iter(await self._registry.take_producer_ids(BLOCK))

@@ -54,7 +54,7 @@ class Scans:
     ) -> None:
         self._clock = clock
         self._scans_max, self._rows_max, self._all_rows_max = scans_max, rows_max, all_rows_max
-        # The most recent scan, and in a scan the most recent row, is last.
+        # Both levels are ordered by use: the most recently counted scan is last, and so is its most recent row.
         self._scans: OrderedDict[str, OrderedDict[tuple[GroupId, bool], Sent]] = OrderedDict()
         self._rows = 0  # invariant: the number of rows of all scans
 

@@ -41,4 +41,4 @@ class UnpackQueue:
     def _ended(self, job: asyncio.Future[T]) -> None:
         self._free.release()
         if not job.cancelled():
-            job.exception()  # retrieve it: the caller may have gone
+            job.exception()  # retrieve the error, so that asyncio does not report it when the caller has gone

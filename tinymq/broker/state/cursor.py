@@ -19,7 +19,7 @@ SESSION_BYTES_MAX = 16  # the id of a member's session
 
 
 class CursorKind(IntEnum):
-    """Who reads by a cursor."""
+    """The kind of reader to which a cursor belongs."""
 
     CHANNEL = 0
     STREAM = 1
@@ -31,7 +31,7 @@ GROUP_KINDS = (CursorKind.STREAM, CursorKind.QUEUE)
 
 
 class Cursor(NamedTuple):
-    """The place from which a channel or a group reads on, and the newest consumer that may move it."""
+    """The position of a channel or a group, and the newest consumer, which alone may move it."""
 
     number: int  # its first generation; names the cursor for as long as it exists
     position: int  # next offset to read; below the log start, the log start counts
@@ -40,13 +40,13 @@ class Cursor(NamedTuple):
     moved_us: int  # append time of the last entry that changed the cursor
     last_seek: bytes  # request id of the last seek, which a repeat does not carry out again; b"": none
     kind: int = CursorKind.CHANNEL
-    group_id: int = 0  # of the group; 0: a channel. A group that is made again under its name has a higher one
+    group_id: int = 0  # 0: a channel; a group that is deleted and made again has a higher id
     session: bytes = b""  # of a stream group's member that has `epoch`
 
 
 def opened(cursor: Cursor | None, command: pb.OpenChannel, bounds: OffsetBounds, number: int) -> Cursor:
-    """The cursor of an opened channel or group; a channel's is made if there is none. A higher epoch fences all earlier
-    consumers, and epoch 0 fences nobody. Raises Fenced."""
+    """The cursor after an OpenChannel command, which makes the cursor of a new channel. A higher epoch fences all
+    earlier consumers; epoch 0 fences nobody. Raises Fenced."""
     if cursor is None:
         position = min(max(command.start, bounds.log_start), bounds.end)
         return Cursor(number, position, command.epoch, number, bounds.now_us, b"")
@@ -62,7 +62,7 @@ def opened(cursor: Cursor | None, command: pb.OpenChannel, bounds: OffsetBounds,
 
 
 def committed(cursor: Cursor, command: pb.Commit, bounds: OffsetBounds) -> Cursor:
-    """The cursor after a commit, which moves it forward only. Raises Fenced, OffsetOutOfRange."""
+    """The cursor after a commit, which never moves it backward. Raises Fenced, OffsetOutOfRange."""
     if cursor.kind == CursorKind.QUEUE:
         raise InvalidRequest("a queue group settles records one by one, and commits no offset")
     check_epoch(cursor, command.channel, command.epoch)
@@ -79,8 +79,9 @@ def committed(cursor: Cursor, command: pb.Commit, bounds: OffsetBounds) -> Curso
 
 
 def sought(cursor: Cursor, command: pb.Seek, bounds: OffsetBounds, number: int) -> Cursor:
-    """The cursor after a seek to any kept offset, once per request. In a group, epoch 0 stands for the present one:
-    the member keeps the partition, and reads on from the new place. Raises Fenced, OffsetOutOfRange."""
+    """The cursor after a seek to any kept offset. A repeat of the newest request changes nothing. In a group, epoch 0
+    stands for the present epoch: the member keeps the partition, and reads on from the new place. Raises Fenced,
+    OffsetOutOfRange."""
     if command.request_id == cursor.last_seek:
         return cursor
     epoch = command.epoch
@@ -95,9 +96,11 @@ def sought(cursor: Cursor, command: pb.Seek, bounds: OffsetBounds, number: int) 
 
 
 def made(cursor: Cursor | None, command: pb.MakeCursor, bounds: OffsetBounds, number: int) -> Cursor:
-    """The cursor of a group that is being made, in the place of one of a lower group id: that group was deleted while
-    this partition could not be asked. Raises AlreadyExists where a channel has the name, WrongKind for an id that was
-    replaced."""
+    """The new cursor of a group that is being made.
+
+    It replaces a cursor with a lower group id, which belongs to a group that was deleted while this partition could not
+    be reached. Raises AlreadyExists if a channel has the name, WrongKind if the cursor has a higher group id.
+    """
     if cursor is not None:
         if cursor.kind == CursorKind.CHANNEL:
             raise AlreadyExists(f"a channel of this partition has the name {command.name!r}")
@@ -135,7 +138,7 @@ def check_epoch(cursor: Cursor, channel: str, epoch: int) -> None:
 
 
 def check_session(cursor: Cursor, command: pb.OpenChannel) -> None:
-    """Raise Fenced if another session has the epoch already: the coordinator gives each epoch to one session."""
+    """Raise Fenced if another session has the epoch already. The coordinator gives each epoch to one session only."""
     if command.epoch == cursor.epoch and cursor.session != command.session:
         raise Fenced(f"epoch {command.epoch} of group {command.channel!r} belongs to another session")
 

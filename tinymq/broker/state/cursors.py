@@ -136,8 +136,8 @@ class Cursors:
 
     def _commit(self, cursor: Cursor | None, command: pb.Commit, bounds: OffsetBounds) -> CursorVerdict:
         cursor = _existing(cursor, command.channel, command.kind)
-        # Settled, although a deposed leader may say it: a commit that moves nothing cannot move the cursor elsewhere
-        # either, so the worst case is a confirmation for a consumer that is fenced already.
+        # `settled` is True although a deposed leader may be answering: a commit that does not move the cursor is
+        # harmless. In the worst case this confirms a commit of a consumer that is fenced already.
         return _moved(cursor, committed(cursor, command, bounds), bounds)._replace(settled=True)
 
     def _seek(self, cursor: Cursor | None, command: pb.Seek, bounds: OffsetBounds) -> CursorVerdict:
@@ -170,7 +170,7 @@ class Cursors:
         return _moved(cursor, made(cursor, command, bounds, self._next_number()), bounds)
 
     def _drop(self, cursor: Cursor | None, command: pb.DropCursor, bounds: OffsetBounds) -> CursorVerdict:
-        # A channel, or the cursor of a group that was made later, is not the one of this command.
+        # Leave a channel, or the cursor of a later group of the same name, as it is: the command is not about it.
         if cursor is None or cursor.kind == CursorKind.CHANNEL or cursor.group_id > command.group_id:
             return CursorVerdict(_outcome(None, bounds), cursor, False)
         return CursorVerdict(_outcome(None, bounds), None, True)
@@ -236,7 +236,7 @@ def cursor_name(command: Any) -> str:
 
 
 def _identity(name: str, command: Any) -> tuple[int, int]:
-    """The kind and the group id that a command names. `delete` and `consume` are for channels alone."""
+    """The kind and the group id that a command names. `delete` and `consume` exist for channels only."""
     return (command.kind, command.group_id) if name in ("open", "commit", "seek") else (CursorKind.CHANNEL, 0)
 
 

@@ -1,9 +1,9 @@
 """The message ids that a partition remembers: the replicated half of deduplication by id.
 
-An id stands in a NoteMessageId command, and counts only if the very next entry is the record's batch: the command names
-the checksum and the length of that batch. So an id without its record counts for nothing, whichever of the two entries
-a change of leaders keeps. The state changes only in `apply`, by the entries of the log, and is the same on every
-replica. Packed, little-endian, oldest first:
+A NoteMessageId command announces an id, with the checksum and the length of its record's batch. The id is remembered
+only if the very next entry is that batch. If a change of leaders keeps only one of the two entries, no id is
+remembered. The state changes only in `apply`, by the entries of the log, and is the same on every replica. Packed,
+little-endian, oldest first:
 
     offset size field
          0   16 id         of the message (tinymq.broker.partition.message_ids makes it)
@@ -40,7 +40,7 @@ class AwaitedRecord(NamedTuple):
     """An id whose record has to be in the next entry."""
 
     message_id: bytes
-    entry_index: int  # of that entry
+    entry_index: int  # index of the next entry
     payload_crc: int
     length: int
 
@@ -56,7 +56,7 @@ class MessageIds:
 
     def __init__(self) -> None:
         self._ids: OrderedDict[bytes, RememberedId] = OrderedDict()  # the oldest append first
-        self._awaited: AwaitedRecord | None = None  # noted by the last entry
+        self._awaited: AwaitedRecord | None = None  # the id that the last entry announced, if it did
         self.complete_from = 0  # the id of every record at or behind this offset is remembered
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class MessageIds:
         awaited, self._awaited = self._awaited, None
         if awaited is None or not is_record_of(awaited, header):
             return
-        self._ids.pop(awaited.message_id, None)  # an id from before its window: it takes its place anew
+        self._ids.pop(awaited.message_id, None)  # the id may be there, older than its window: it is now the newest
         self._ids[awaited.message_id] = RememberedId(header.base_offset, header.append_time_us)
         if len(self._ids) > IDS_MAX:
             self._forget_oldest()

@@ -2,11 +2,12 @@
 
 The group's cursor (tinymq/broker/state/cursor.py) is the offset below which every record is settled. This state has
 what differs above it: records that are settled out of order, deliveries that failed, records that are being buried, the
-ids of the workers' sessions, and the mark below which records may have been granted. Leases are no part of it: they are
-in the memory of the partition's leader, so a delivery costs no entry of the log, and a batch of acks costs one.
+ids of the workers' sessions, and the mark below which records may have been granted. Leases are not part of it: they
+are in the memory of the partition's leader. A delivery therefore costs no entry of the log, and a batch of acks costs
+one.
 
-Deposed leaders do not know that they are deposed, and messages arrive late and twice. So each rule here is safe against
-a command that comes late, again, or from before a seek: it then changes nothing.
+A deposed leader does not know that it is deposed, and messages may arrive late or twice. So each rule ignores a command
+that is a repeat, comes too late, or was decided before a seek.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 # Part of the replicated behaviour, not settings: replicas with different values would compute different states.
-RANGES_MAX = 20_000  # settled out of order; leaders stop granting long before
+RANGES_MAX = 20_000  # ranges that are settled out of order; leaders stop granting long before
 FAILURES_MAX = 20_000
 SESSIONS_MAX = 1000
 BURIALS_MAX = 64
@@ -28,43 +29,43 @@ STATE_BYTES_MAX = 1 << 20  # of all groups of a partition together
 
 
 REJECTED = 1 << 31
-"""Added to the number of a delivery whose worker has rejected the record: it is not to be delivered again. Greater than
-every number of a delivery, so it stays."""
+"""This bit marks a rejected record in `Failure.deliveries`. It is greater than every delivery number, so a later charge
+cannot replace it."""
 
 Span = tuple[int, int]
-"""The offsets from the first up to, and not including, the second."""
+"""(start, end): the offsets from `start` up to, and not including, `end`."""
 
 
 class Place(NamedTuple):
-    """Where a group is, as of one entry."""
+    """The surroundings of a group at the entry whose command is applied."""
 
-    position: int  # of its cursor; never below the log start
-    end: int  # of the log
+    position: int  # of the group's cursor; never below the log start
+    end: int  # of the log: the offset behind its last record
     now_us: int  # append time of the entry
-    has_room: bool = True  # the groups of the partition have not used up what they share
+    has_room: bool = True  # whether the partition's groups together are below STATE_BYTES_MAX
 
 
 class Failure(NamedTuple):
-    """What is known of a record that was delivered and is not settled."""
+    """The failed deliveries of a record that is not settled."""
 
-    deliveries: int  # the greatest number of a delivery that failed, and REJECTED
-    returns: int  # how often a session that died gave it back unstarted
-    not_before_us: int  # append time before which it is not granted
+    deliveries: int  # number of the newest failed delivery, with the bit REJECTED if the worker rejected the record
+    returns: int  # how often a session died while it held the record unstarted
+    not_before_us: int  # append time before which the record is not granted again
 
 
 class Burial(NamedTuple):
-    """A record that is on its way to the dead letters. Every copy that is sent has this id and these headers."""
+    """A record whose copy is on its way to the dead letters. Each attempt sends the same id and the same headers."""
 
     message_id: bytes
     generation: int  # of the group when the burial began
-    topic_id: bytes  # of the dead letters
-    partition: int
-    end: int  # of that partition when the burial began: the copy lies at or behind it
+    topic_id: bytes  # of the topic of dead letters
+    partition: int  # in that topic
+    end: int  # of that partition when the burial began: the copy lies at or behind this offset
     headers: bytes  # all headers of the copy, packed by the leader; never interpreted here
 
 
 class Charge(NamedTuple):
-    """Delivery `delivery` of a record failed: it may be granted again after `delay_ms`."""
+    """A failed delivery: delivery number `delivery` of a record, which may be granted again after `delay_ms`."""
 
     offset: int
     delivery: int
@@ -72,11 +73,11 @@ class Charge(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Records `start` to `end` are done. With `prior`, it is one record of a keyed group."""
+    """A command to settle the records from `start` up to `end`. With `prior`, it is one record of a keyed group."""
 
     start: int
     end: int
-    prior: int | None = None  # the record of the same key before it, which has to be settled first
+    prior: int | None = None  # offset of the previous record with the same key, which has to be settled first
 
 
 class Settled:
@@ -106,7 +107,7 @@ class Settled:
 
     def add(self, start: int, end: int) -> None:
         """Add the offsets from `start` up to, and not including, `end`."""
-        # All ranges that touch the new one become one with it.
+        # Merge all ranges that touch the new one with it.
         first = bisect_right(self._ends, start - 1)
         last = bisect_right(self._starts, end)
         if first < last:
@@ -115,11 +116,11 @@ class Settled:
         self._ends[first:last] = [end]
 
     def touches(self, start: int, end: int) -> bool:
-        """Whether some range has an offset of `start` to `end`, or ends or begins next to it."""
+        """Whether some range overlaps `start` to `end`, or lies directly beside it."""
         return bisect_right(self._ends, start - 1) < bisect_right(self._starts, end)
 
     def pop_from(self, position: int) -> int:
-        """Drop what is settled below and at `position`, and return the first offset from there on that is not."""
+        """Drop the ranges that begin at or below `position`, and return the first unsettled offset from there on."""
         place = bisect_right(self._starts, position)
         if place and self._ends[place - 1] > position:
             position = self._ends[place - 1]
@@ -136,21 +137,21 @@ class Settled:
 class QueueGroup:
     """The state of one queue group in one partition, above its cursor."""
 
-    generation: int  # of the cursor: a seek, and making the group again, give it another one
+    generation: int  # of the cursor; changes with a seek, and when the group is deleted and made again
     settled: Settled = field(default_factory=Settled)
-    failures: dict[int, Failure] = field(default_factory=dict)  # by offset, none of them settled
+    failures: dict[int, Failure] = field(default_factory=dict)  # by offset; only unsettled records
     burials: dict[int, Burial] = field(default_factory=dict)  # by offset, in the order in which they began
-    sessions: dict[bytes, None] = field(default_factory=dict)  # in the order in which they began
-    granted_below: int = 0  # no record at or above it was ever granted
+    sessions: dict[bytes, None] = field(default_factory=dict)  # session ids, in the order in which they began
+    granted_below: int = 0  # the mark: no record at or above this offset was ever granted
 
     @property
     def state_bytes(self) -> int:
-        """What the state takes of the bytes that all groups of a partition share."""
+        """How much of STATE_BYTES_MAX this group's state uses, in bytes."""
         buried = sum(100 + len(burial.headers) for burial in self.burials.values())
         return 16 * len(self.settled) + 24 * len(self.failures) + SESSION_BYTES * len(self.sessions) + buried
 
     def sought(self, generation: int, position: int) -> None:
-        """A seek has put the cursor elsewhere: all records from there on are as if they were never delivered."""
+        """Follow a seek of the cursor to `position`: all records from there on count as never delivered."""
         self.generation = generation
         self.settled.clear()
         self.failures.clear()
@@ -158,17 +159,17 @@ class QueueGroup:
         self.granted_below = position
 
     def is_settled(self, offset: int, position: int) -> bool:
-        """Whether the group is done with this record. `position`: of its cursor."""
+        """Whether the record is settled. `position` is that of the group's cursor."""
         return offset < position or offset in self.settled
 
     def is_open(self, offset: int, position: int) -> bool:
-        """Whether the record is neither settled nor being buried. `position`: of the group's cursor."""
+        """Whether the record is neither settled nor being buried. `position` is that of the group's cursor."""
         return offset >= position and offset not in self.settled and offset not in self.burials
 
     def ack(self, acks: Iterable[Ack], place: Place) -> tuple[int, list[Span]]:
-        """Settle records. Returns the cursor's new position, and the records that were refused: LeaseLost.
+        """Settle records. Returns the cursor's new position, and the refused ranges, whose workers get LeaseLost.
 
-        A record that is settled already is settled again without effect, and so is one that retention removed.
+        An ack of a record that is already settled, or that retention has removed, succeeds without an effect.
         """
         position, refused = place.position, []
         for ack in acks:
@@ -192,7 +193,7 @@ class QueueGroup:
         return place.has_room and len(self.settled) < RANGES_MAX
 
     def free_of_burials(self, start: int, end: int, refused: list[Span]) -> Iterator[Span]:
-        """The parts of a range without the records that are being buried: those are the burials' to settle."""
+        """The parts of a range without the records that are being buried, which only their burials may settle."""
         for offset in sorted(offset for offset in self.burials if start <= offset < end):
             refused.append((offset, offset + 1))
             if start < offset:
@@ -209,8 +210,8 @@ class QueueGroup:
             self.failures = {o: f for o, f in self.failures.items() if not start <= o < end}
 
     def charge(self, charges: Iterable[Charge], place: Place) -> list[Span]:
-        """Note deliveries that failed, and return those for which there is no room. A charge names its delivery, so one
-        that comes twice counts once."""
+        """Note failed deliveries, and return the records for which there is no room. A charge names its delivery, so a
+        repeated charge counts once."""
         refused: list[Span] = []
         for charge in charges:
             offset = charge.offset
@@ -225,7 +226,7 @@ class QueueGroup:
         return refused
 
     def put_off(self, now_us: int, jump_us: int) -> None:
-        """Have what waits at `now_us` wait longer by `jump_us`, by which the append clock jumps."""
+        """Extend the delays that run at `now_us` by `jump_us`, because the append clock jumps forward by that."""
         for offset, failure in self.failures.items():
             if failure.not_before_us > now_us:
                 later_us = min(failure.not_before_us + jump_us, _TIME_MAX)
@@ -235,8 +236,8 @@ class QueueGroup:
         self.sessions[session] = None
 
     def end_session(self, session: bytes, charges: Iterable[Charge], returned: Iterable[int], place: Place) -> None:
-        """End a session: its started records are charged, and those that it had not started are given back. A session
-        that is over already changes nothing."""
+        """End a session: charge its started records, and count a return for its unstarted ones. Does nothing if the
+        session has ended before."""
         if session not in self.sessions:
             return
         del self.sessions[session]
@@ -255,15 +256,15 @@ class QueueGroup:
         return place.has_room and len(self.failures) < FAILURES_MAX
 
     def bury(self, offset: int, burial: Burial, position: int) -> bool:
-        """Begin a burial, or give one of the same id another destination. False: the record is settled, or under
-        another burial, and nothing changes."""
+        """Begin a burial, or redirect the burial with the same id. Returns False, and changes nothing, if the record is
+        settled or under another burial."""
         known = self.burials.get(offset)
         if known is not None:
             if known.message_id != burial.message_id:
                 return False
             if (known.topic_id, known.partition) != (burial.topic_id, burial.partition):
-                # The dead letters were deleted and made again. The copy keeps its id and its headers. With the same
-                # destination the first end counts: a copy may lie behind it, and before the end of a later leader.
+                # The topic of dead letters was deleted and made again. The copy keeps its id and its headers. A repeat
+                # with the same destination keeps the first `end`: a copy may already lie between that and the new one.
                 place = known._replace(topic_id=burial.topic_id, partition=burial.partition, end=burial.end)
                 self.burials[offset] = place
             return True
@@ -274,8 +275,8 @@ class QueueGroup:
         return True
 
     def buried(self, message_id: bytes, position: int) -> int:
-        """End the burial of that id, because the dead letters have its copy. The record is settled, in the generation
-        of this moment. Returns the cursor's new position. An unknown id changes nothing."""
+        """End the burial with this id, because its copy is committed, and settle the record, even if a seek has moved
+        the group since. Returns the cursor's new position. An unknown id changes nothing."""
         offset = next((o for o, burial in self.burials.items() if burial.message_id == message_id), None)
         if offset is None:
             return position

@@ -1,8 +1,8 @@
 """The queue groups of a partition: their commands, and their state as bytes.
 
 The table is replicated: it changes only in `apply`, by the entries of the log, and is the same on every replica. A
-group is here while its cursor is. All groups share STATE_BYTES_MAX; a command that would take more is refused, in part,
-and acks that free room never are. Leaders stop granting long before.
+group is in the table for as long as its cursor exists. All groups share STATE_BYTES_MAX. The parts of a command that
+would exceed it are refused, except acks that free room. Leaders stop granting long before.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ class QueueGroups:
 
     @property
     def lowest_burial(self) -> int | None:
-        """The lowest offset that is being buried by any group; None: none is."""
+        """The lowest offset that any group is burying; None: no group buries a record."""
         offsets = (offset for group in self._groups.values() for offset in group.burials)
         return min(offsets, default=None)
 
     def follow(self, name: str, cursor: Cursor | None, replaced: bool) -> None:
-        """Note that a command has made, moved or dropped the cursor of this name. `replaced`: it is another group's."""
+        """Note that a command has made, moved or dropped the cursor of this name. `replaced` says that the cursor now
+        belongs to another group."""
         group = self._groups.get(name)
         if cursor is None or cursor.kind != CursorKind.QUEUE or replaced:
             self._groups.pop(name, None)
@@ -102,7 +103,7 @@ class QueueGroups:
         return outcome, position if position > cursor.position else None
 
     def put_off(self, now_us: int, jump_us: int) -> None:
-        """Note that the append clock jumps by `jump_us` from `now_us` on: what waits, waits as long as without that."""
+        """Note that the append clock jumps by `jump_us` at `now_us`. Every delay lasts as long as without the jump."""
         for group in self._groups.values():
             group.put_off(now_us, jump_us)
 
@@ -165,7 +166,7 @@ def _open_session(
 
 def _end_session(group: QueueGroup, command: pb.EndQueueSession, place: Place, current: bool) -> tuple[int, list[Span]]:
     charges, returned = _charges(command.failed), [offset for (offset,) in _items(_OFFSET, command.returned)]
-    # The session ends in any case. What it held counts only if the records are still the ones that it was granted.
+    # The session ends in any case. Its charges and returns count only if no seek or loss came since its grants.
     group.end_session(command.session, charges if current else (), returned if current else (), place)
     return place.position, []
 
@@ -179,7 +180,7 @@ def _raise_mark(group: QueueGroup, command: pb.RaiseGrantMark, place: Place, cur
 def _bury(group: QueueGroup, command: pb.BuryRecord, place: Place, current: bool) -> tuple[int, list[Span]]:
     known = group.burials.get(command.offset)
     if known is None or known.message_id != command.message_id:
-        check_current(current)  # a burial that is under way goes on after a seek
+        check_current(current)  # not for a burial that is under way, which goes on after a seek
     if known is None and len(group.burials) >= BURIALS_MAX:
         raise QuotaExceeded(f"{BURIALS_MAX} records are being buried already", retry_after_ms=1000)
     if len(command.message_id) != MESSAGE_ID_BYTES or len(command.topic_id) != MESSAGE_ID_BYTES:

@@ -49,8 +49,8 @@ def due_start(config: TopicConfig, kept: Kept, now_us: int, expiry_us: int | Non
 def acknowledged_start(kept: Kept, now_us: int) -> int:
     """The greatest offset below which every cursor has read all records, for `retention=acknowledged`.
 
-    Without a cursor nobody has read anything, so it is the present start. It is never below that, and no held record
-    goes.
+    Without a cursor this is the present start, because nobody has read anything. The result is never below the present
+    start, nor above a held record.
     """
     lowest = kept.lowest_cursor
     acknowledged = kept.log_start if lowest is None else min(lowest, kept.high_watermark)

@@ -5,7 +5,7 @@ partition and gives all its records their offsets; a DISCARD entry drops them. T
 ended. Nothing is remembered of transactions that have ended: the leader asks the transaction's coordinator before it
 appends the first batch of a transaction (tinymq/broker/transactions/staging.py).
 
-What is appended was decided by the leader, so every rule here is total: an entry that says nothing new changes nothing.
+The leader decided before it appended an entry, so no rule here refuses one: an entry with nothing new has no effect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StagedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class StagedTransaction:
-    """What is staged of one transaction here, in the order in which it was appended."""
+    """The staged entries of one transaction in this partition, in the order of the log."""
 
     entries: list[StagedEntry] = field(default_factory=list)
     _indexes: dict[int, list[int]] = field(default_factory=dict)  # of the entries of each writer, by batch number
@@ -62,7 +62,7 @@ class StagedTransaction:
 
 
 class StagedTransactions:
-    """All that is staged and not ended in one partition, by transaction."""
+    """The transactions of one partition that have staged entries and no end yet, by id."""
 
     def __init__(self) -> None:
         self._open: dict[TransactionId, StagedTransaction] = {}
@@ -83,7 +83,7 @@ class StagedTransactions:
 
     @property
     def lowest_index(self) -> int | None:
-        """The least Raft index that is still needed; None: nothing is staged. Segments from here on have to stay."""
+        """The lowest Raft index of a staged entry; None: nothing is staged. The log keeps its segments from here on."""
         return min((staged.entries[0].entry_index for staged in self._open.values()), default=None)
 
     def stage(self, batch: StagedBatch, entry: StagedEntry) -> None:

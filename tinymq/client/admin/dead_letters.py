@@ -52,7 +52,7 @@ class RecordStory:
     topic: str
     partition: int
     offset: int
-    removed: bool  # it is below the log start
+    removed: bool  # whether the record is below the log start
     groups: tuple[GroupStory, ...]  # by name
 
 

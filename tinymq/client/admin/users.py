@@ -43,7 +43,7 @@ class UserDescription:
 
     name: str
     is_role: bool
-    grants: tuple[str, ...]  # such as "read topic:orders"; without those of the roles
+    grants: tuple[str, ...]  # the user's or role's own, such as "read topic:orders"; without those of its roles
     roles: tuple[str, ...]
     tokens: tuple[TokenDescription, ...]
     created: datetime
@@ -56,12 +56,12 @@ class WhoAmI:
     print(mq.access.who_am_i().name)
     """
 
-    name: str  # "": nobody
-    proof: str  # token or certificate; "": none
+    name: str  # of the user; "": the broker does not know the caller
+    proof: str  # "token" or "certificate"; "": the caller gave no proof
     roles: tuple[str, ...]
-    grants: tuple[str, ...]  # those of the roles included
+    grants: tuple[str, ...]  # all grants, including those of the roles
     enabled: bool  # whether brokers check callers
-    expires_s: float | None  # until the proof ends; None: it does not
+    expires_s: float | None  # seconds until the proof expires; None: it never does
 
 
 @value
@@ -73,7 +73,7 @@ class AccessAnswer:
     """
 
     allowed: bool
-    grant: str  # that allows it; "": none does
+    grant: str  # the grant that allows it; "": no grant does
     role: str  # through which the user has the grant; "": its own
 
 

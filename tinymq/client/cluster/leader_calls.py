@@ -26,8 +26,8 @@ from tinymq.client.cluster.routing import Topic
 from tinymq.proto.methods import method_of
 
 ATTEMPT_S_MIN = 0.001
-LAST_ATTEMPT_S = 0.1  # no attempt begins with less time left, if there was any answer
-REFUSED_ATTEMPT_S = 0.5  # the same after a leader's refusal, or half of the call's time if that is less
+LAST_ATTEMPT_S = 0.1  # once a broker has answered, no attempt begins with less time left
+REFUSED_ATTEMPT_S = 0.5  # the same bound after a leader's refusal; half of the call's time if that is less
 
 
 async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: float, *, create: bool = False) -> Topic:

@@ -1,4 +1,4 @@
-"""The replicas that a partition is not read from for a while. No I/O; the time is an argument."""
+"""The replicas that a partition's fetcher avoids for a while. No I/O; the time is an argument."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class AvoidedReplicas:
     """The replicas of one partition that failed, each avoided for longer the more often it failed."""
 
     def __init__(self) -> None:
-        # The broker whose last answer was damaged. It may have sent its file without reading it (docs/adr/0027), so
-        # that it is asked once more to verify what it sends. None: no broker is in doubt.
+        # The broker whose last answer was damaged; None: no broker is in doubt. It may have sent its file without
+        # reading it (docs/adr/0027), so the fetcher asks it once more, and then it verifies what it sends.
         self.doubted: int | None = None
         self._until_s: dict[int, float] = {}  # by broker
         self._failures: dict[int, int] = {}  # by broker, since `clear`
@@ -40,6 +40,6 @@ class AvoidedReplicas:
         return first
 
     def clear(self) -> None:
-        """Forget all failures: the replicas were compared, and the one in use has every record."""
+        """Forget all failures, after a comparison has shown that the replica in use has every record."""
         self._until_s.clear()
         self._failures.clear()

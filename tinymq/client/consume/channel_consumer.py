@@ -1,7 +1,7 @@
-"""The consumer of a channel: which records it has given out, which are processed, and which are committed.
+"""The consumer of a channel: which records the application has got, which it has processed, and which are committed.
 
-Invariant, while nobody else moves the channel's cursor: committed <= due <= handed. `Fenced` is final, and so is a
-channel or partition that was deleted: the consumer is dead from then on, and every call raises the error.
+Invariant, while nobody else moves the channel's cursor: committed <= due <= handed. `Fenced`, or the deletion of the
+channel or its partition, ends the consumer: from then on it is dead, and every call raises that error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tinymq.proto import tinymq_pb2 as pb
 LOG = logging.getLogger("tinymq.client")
 
 UNSET_S_MIN = 0.1  # the least time for undoing a registration, even if the call's time is up
-UNDO_SHARE = 0.25  # the part of a call's time that is kept for undoing it, so that the call ends by its deadline
+UNDO_SHARE = 0.25  # the part of a call's time that is reserved for undoing it, so that the call ends by its deadline
 
 
 class ChannelConsumer:
@@ -29,22 +29,22 @@ class ChannelConsumer:
 
     def __init__(self, cluster: Cluster, channel: ChannelId, epoch: int) -> None:
         self.id = channel
-        self.committed = 0  # the channel's cursor, as the leader last told it
+        self.committed = 0  # the channel's cursor, as in the leader's newest answer
         self.handed = 0  # the offset behind the last message that the application got
-        self.due = 0  # messages below were followed by a request for more, so the application is done with them
+        self.due = 0  # messages below count as processed, because the application has asked for more since
         self._cluster = cluster
         self._epoch = epoch  # fences every consumer with a lower one
         self._generation = 0  # of the cursor; a seek raises it, and commits of an older one are refused
         self._changing = asyncio.Lock()  # one commit or seek at a time
-        self._failure: Exception | None = None  # the consumer is dead, for this reason
-        self._told = False  # the application has got `_failure` from a call, and `leave` need not raise it again
+        self._failure: Exception | None = None  # the error that ended this consumer; None: it is alive
+        self._told = False  # whether a call has raised `_failure` already, so that `leave` need not
         self._committing: asyncio.Task[None] | None = None
 
     @classmethod
     async def take(
         cls, cluster: Cluster, channel: ChannelId, consumer: str, start: KnownOffset | OffsetQuestion, timeout_s: float
     ) -> Self:
-        """Take the channel over, which fences the consumer before. A new channel begins at `start`."""
+        """Take the channel over, which fences its previous consumer. A new channel begins at `start`."""
         left = cluster.countdown(timeout_s)
         command_id = cluster.rng.randbytes(REQUEST_ID_BYTES)
         try:
@@ -90,18 +90,18 @@ class ChannelConsumer:
         return self.committed
 
     def commit_every(self, interval_s: float, died: Callable[[Exception], None]) -> None:
-        """Commit what is due every `interval_s`. `died` is called with the error if the consumer dies of it."""
+        """Commit up to `due` every `interval_s`. If an error ends the consumer, call `died` with it."""
         self._committing = asyncio.create_task(self._commit_every(interval_s, died))
 
     def forget(self) -> None:
-        """Stop the commits in the background, because the channel was deleted."""
+        """Stop the background commits, because the channel was deleted."""
         if self._committing is not None:
             self._committing.cancel()
 
     async def leave(self, timeout_s: float, *, settle: bool) -> None:
         """End the consumer, and its registration unless another consumer has taken the channel over.
 
-        With `settle`, commits what is due first. Raises the error of that commit, unless a call has raised it before.
+        With `settle`, first commits up to `due`. Raises the error of that commit, unless a call has raised it before.
         """
         self.forget()
         if self._committing is not None:
@@ -133,7 +133,7 @@ class ChannelConsumer:
             died(self._failure)
 
     async def _noted(self, work: Awaitable[None]) -> None:
-        """Run a call of the application, and note whether it raised an error that ends the consumer."""
+        """Await the work of a call, and note its error if that ends the consumer."""
         try:
             await work
         except (Fenced, NotFound):
@@ -165,8 +165,8 @@ async def _undo(
 ) -> None:
     """Undo a registration of unknown outcome in the time that is left.
 
-    The same command again is answered with the epoch of the first one, or registers now. Either way the epoch is known,
-    and the registration can be removed.
+    This sends the same command again. Either it was carried out before, and the answer has its epoch, or it registers
+    the consumer now. Both ways the epoch is known, so that the registration can be removed.
     """
     try:
         asking_s = max(UNSET_S_MIN, min(left() / 2, cluster.attempt_s))

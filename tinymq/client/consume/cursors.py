@@ -17,15 +17,15 @@ from tinymq.client.common.values import as_datetime
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 
-AT_OFFSET = -4  # in the place of a time: the place is the offset in the field beside it
+AT_OFFSET = -4  # stands in the field of the time if the place is an offset, which has a field of its own
 REQUEST_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRef:
-    """The kind and the id of a group, by which its cursors differ from those of channels and of other groups."""
+    """The kind and the id of a group. They tell its cursors from those of channels and of other groups."""
 
-    kind: int  # 1 stream, 2 queue; 0: it is a channel
+    kind: int  # 1: stream group, 2: queue group, 0: channel
     group_id: int
 
 
@@ -38,7 +38,7 @@ class ChannelId:
 
     topic: Topic
     partition: int
-    channel: str  # or the group's name
+    channel: str  # name of the channel or of the group
     group: GroupRef = NO_GROUP
 
 
@@ -63,7 +63,7 @@ class ChannelDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerDescription:
-    """The registered consumer of a channel. It may have died since.
+    """The registered consumer of a channel. It may have died since it registered.
 
     with mq.queue("orders", channel="audit") as queue:
         queue.open()
@@ -71,7 +71,7 @@ class ConsumerDescription:
     """
 
     consumer: str  # its client_id
-    epoch: int  # higher than that of every consumer before
+    epoch: int  # higher than that of every earlier consumer
 
 
 async def change(
@@ -120,9 +120,9 @@ async def list_channels(
 
 
 async def set_consumer(cluster: Cluster, channel: ChannelId, consumer: str, command_id: bytes, timeout_s: float) -> int:
-    """Register the consumer of a channel, and return the epoch with which it fences others.
+    """Register the consumer of a channel, and return its epoch, which fences all earlier consumers.
 
-    A request that is sent again with the same `command_id` is carried out once, and answered alike.
+    A repeat with the same `command_id` has no further effect, and gets the same answer.
     """
     request = pb.SetConsumerRequest(
         topic=channel.topic.name,
@@ -201,7 +201,7 @@ async def trim(
 
 
 def describe(topic: str, partition: int, info: pb.ChannelInfo) -> ChannelDescription:
-    """Read a channel off the wire."""
+    """Convert a channel's description from the wire."""
     moved = as_datetime(info.moved_us) if info.moved_us else None
     return ChannelDescription(
         topic=topic,

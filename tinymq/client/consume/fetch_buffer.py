@@ -1,11 +1,11 @@
-"""The records that were fetched and wait for the application. No I/O.
+"""The fetched records that wait for the application. No I/O.
 
-The loop appends chunks to `ready`. One application thread, or task, takes them, as rows or as messages. Both need no
-lock, because a deque's append and popleft are atomic.
+The loop appends chunks to `ready`. One application thread, or task, takes them, as rows or as messages. Neither side
+needs a lock, because a deque's append and popleft are atomic.
 
-A thread that takes may be interrupted wherever Python checks for signals: at the start of a function, after a call, and
-at the end of a loop's pass. So a chunk leaves `ready` only once everything that can fail is done, and what a position
-depends on changes between two such points.
+A signal may interrupt the taking thread wherever Python checks for signals: at the start of a function, after a call,
+and at the end of a loop's pass. So a chunk leaves `ready` only after everything that can fail, and no such point lies
+between two assignments that have to agree on a position.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from tinymq.client.consume.records import Chunk, ChunkMessages, Message
 
 
 class FetchBuffer:
-    """The chunks of one reader that wait, of which one may be half taken as messages."""
+    """The waiting chunks of one reader. The first one may be partly taken, as messages."""
 
     def __init__(self, topic: str, freed: Callable[[int], None]) -> None:
         """`freed` is called with the bytes of each chunk that was taken, in the thread that takes."""
         self.ready: deque[Chunk] = deque()
         self.cursors: dict[int, Cursor] = {}  # by partition; empty until the reader is open
-        self.at_hand: Iterator[Message] = iter(())  # the messages to take now; what is drawn is taken
+        self.at_hand: Iterator[Message] = iter(())  # the messages to take now; drawing one takes it
         self._topic = topic
         self._freed = freed
         self._messages: ChunkMessages | None = None  # those of `at_hand`
         self._next: dict[int, int] = {}  # by partition: the offset behind the last row that left `ready`
 
     def begin(self, cursors: dict[int, Cursor]) -> None:
-        """Start where the cursors are: the reader is open."""
+        """Start at the positions of the cursors, because the reader is open now."""
         self.cursors = cursors
         self._next = {p: cursor.offset for p, cursor in cursors.items()}
 
     def take_chunk(self) -> Chunk | None:
-        """Take the next rows; None if none wait."""
+        """Take the next rows; None if no rows wait."""
         self._return_messages()
         rows = self._waiting()
         if rows is not None:
@@ -45,7 +45,7 @@ class FetchBuffer:
         return rows
 
     def give_back(self, chunk: Chunk, offset: int) -> None:
-        """Return the rows of a taken chunk from `offset` on. They are the next ones to be taken."""
+        """Put the rows of a taken chunk from `offset` on back, as the next ones to be taken."""
         rest = chunk.cut(offset, None)
         if rest is not None:
             partition = chunk.partition
@@ -54,7 +54,7 @@ class FetchBuffer:
             self._freed(-rest.bytes)
 
     def more(self) -> bool:
-        """Fill `at_hand`, unless messages are left in it. False: none wait."""
+        """Fill `at_hand`, unless it still has messages. Returns False if no messages wait."""
         if self._messages is not None and not self._messages.empty:
             return True
         rows = self._waiting()

@@ -25,11 +25,10 @@ def message_iterator(more: Callable[[], Iterator[Message] | None]) -> Iterator[M
 
 
 class _Asking:
-    """The turns between two batches. Such a turn yields no message: it calls `more`, and then `turns` has a batch and
-    another turn of this kind.
+    """A turn between two batches. It yields no message: it calls `more`, and then puts a batch and itself into `turns`.
 
-    `chain` ends for good when its source of turns raises, so that source is a C iterator over `turns`, which never has
-    to wait. `chain` goes on with the same turn when that raises, so everything that may raise is in `_ask`.
+    `chain` ends for good when its source of turns raises. So that source is a C iterator over `turns`, which never
+    waits. When a turn itself raises, `chain` goes on with the same turn. So everything that may raise is in `_ask`.
     """
 
     def __init__(self, more: Callable[[], Iterator[Message] | None], turns: deque[Turn]) -> None:

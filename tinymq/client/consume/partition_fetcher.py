@@ -1,8 +1,8 @@
-"""Fetch one partition: choose a replica, act on its answer, and leave it for another one when it does not serve.
+"""Fetch one partition: choose a replica, act on its answer, and change to another replica when it does not serve.
 
-The next fetch is in flight while the records of the last one are unpacked. A replica is left when it is unreachable,
-silent, behind or damaged, or when it stays quiet while another replica has more records. It is tried again after a
-pause that grows. The partition fails when no replica has served it for unreachable_ms_max.
+The next fetch is in flight while the records of the last one are unpacked. The fetcher leaves a replica that is
+unreachable, silent, behind or damaged, or that sends no records although another replica has more. It tries such a
+replica again after a pause that grows. It fails when no replica has served the partition for unreachable_ms_max.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from tinymq.proto import tinymq_pb2 as pb
 LOG = logging.getLogger("tinymq.client")
 
 BACKOFF = Backoff(0.02, 0.5)  # between two rounds in which no replica served
-RECONSIDERED_S = 1.0  # how often a reader that is served looks whether another replica is better
+RECONSIDERED_S = 1.0  # pause between two checks whether another replica is better than the one that serves
 
 
 @dataclass(slots=True)
 class Cursor:
-    """How far one partition is read. Only its fetcher writes it."""
+    """The position in one partition. Only the partition's fetcher writes it."""
 
     partition: int
     offset: int  # the next one to fetch
-    end: int | None  # the first offset that is not read; None: the reader follows for ever
+    end: int | None  # stop before this offset; None: the reader follows for ever
     end_seen: int  # the high watermark when the reader was opened
-    epoch: int = 0  # the newest leader epoch that any replica told
+    epoch: int = 0  # the newest leader epoch in any replica's answer
     skipped: int = 0  # offsets that were removed before they were fetched
-    # The term of the history that `offset` belongs to, as the last answer told. Brokers compare it with theirs to find
-    # out whether records were lost. None: there was no answer yet, and any history will do.
+    # The recovery term of the last answer. Brokers compare it with their own to find out whether records were lost.
+    # None: there was no answer yet, so any record at `offset` is right.
     history: int | None = 0
     served: dict[int, int] = field(default_factory=dict)  # bytes of answers that were used, by broker
 
@@ -77,22 +77,22 @@ class PartitionFetcher:
     topic: Topic
     cursor: Cursor
     deliver: Callable[[Chunk], None]
-    has_room: asyncio.Event  # set while the application's buffer takes more
+    has_room: asyncio.Event  # set while the application's buffer has room for more chunks
     turn: int  # rotates among equally good replicas; rises when no replica served
     _avoided: AvoidedReplicas = field(default_factory=AvoidedReplicas)
-    _refusals: dict[str, TinymqError] = field(default_factory=dict)  # by address: its last error since one served
-    _served_s: float = 0.0  # when a replica last answered without an error
+    _refusals: dict[str, TinymqError] = field(default_factory=dict)  # last error by address; cleared when served
+    _served_s: float = 0.0  # monotonic time when a replica last answered without an error; so are the next two
     _chosen_s: float = 0.0  # when the replicas were last ordered
     _quiet_s: float = 0.0  # when records last came, or the replicas were last compared
-    _pauses: int = 0  # since a replica last served
+    _pauses: int = 0  # number of pauses since a replica last served
     _empty: int = 0  # answers in a row without a record
 
     async def run(self) -> None:
         """Fetch until the cursor's end. Raises the error that stops this partition."""
         now_s = self.cluster.clock.monotonic()
         self._served_s = self._quiet_s = now_s
-        # At most one fetch is in flight. `_use` begins it before it unpacks the records of the one before, and always
-        # asks the same broker again; another broker is only chosen here, when nothing is in flight.
+        # At most one fetch is in flight. `_use` begins the next one at the same broker before it unpacks the records of
+        # the last one. Only this loop chooses another broker, when no fetch is in flight.
         ahead: asyncio.Task[Fetched] | None = None
         broker: int | None = None
         try:
@@ -137,7 +137,11 @@ class PartitionFetcher:
         return order[0] if order else None
 
     def _stays(self, broker: int) -> bool:
-        """Is `broker` still the best replica? Looked at now and then, because a replica that was left may be back."""
+        """Is `broker` still the best replica?
+
+        The fetcher compares only every RECONSIDERED_S, or as often as its policy says. It has to compare at all because
+        a better replica that failed earlier may serve again.
+        """
         recent = self.cluster.clock.monotonic() - self._chosen_s < RECONSIDERED_S
         if recent and not self.policy.reconsiders(self._at(), broker):
             return True
@@ -250,7 +254,7 @@ class PartitionFetcher:
         self._refusals[address] = error
         if self._avoided.doubts(broker, error):
             return
-        if isinstance(error, QuotaExceeded):  # the broker serves, but it has no room for another fetch that waits
+        if isinstance(error, QuotaExceeded):  # the broker serves, but too many fetches wait there already
             self._served_s = self.cluster.clock.monotonic()
         if isinstance(error, NotLeader):
             if self.cluster.learn(self.topic.name, self.cursor.partition, error):
@@ -303,7 +307,7 @@ class PartitionFetcher:
         return not self._avoided.left_s(broker, now_s)
 
     async def _compare(self, broker: int) -> None:
-        """Look whether another replica has more records than `broker`, which has sent none for long."""
+        """Check whether another replica has more records than `broker`, which has sent none for a while."""
         placement = self._at()
         if broker == placement.leader:
             self._avoided.clear()
@@ -320,7 +324,7 @@ class PartitionFetcher:
 
 
 async def _may_exist(cluster: Cluster, topic: Topic, partition: int) -> bool:
-    """May the partition exist? False only if the registry says that it does not."""
+    """May the partition exist? False only if the registry says that it was deleted."""
     try:
         return await cluster.still_there(topic.name, topic.topic_id, cluster.attempt_s, partition)
     except TinymqError as unanswered:

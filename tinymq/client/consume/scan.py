@@ -146,7 +146,7 @@ class ChunkQueue:
         self._put_bytes += chunk.bytes
         if self._put_bytes - self._taken_bytes >= self._bytes_max:
             self.has_room.clear()
-            # The taker may have taken chunks before `clear`, when it saw room and woke nobody.
+            # The taker may have taken chunks just before `clear`. Then it saw room, and did not wake the loop.
             if self._put_bytes - self._taken_bytes < self._bytes_max:
                 self.has_room.set()
         self._chunks.put(chunk)

@@ -67,8 +67,8 @@ def _as_frame(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:
 def arrow_condition(predicate: pl.Expr, depth: int = 0) -> Any:
     """Return an Arrow expression of partition and offset that holds wherever `predicate` does; None: there is none.
 
-    Polars shows the parts of an expression, and compares expressions, but does not name their operators. So each
-    operator is tried: the predicate is the one that this operator makes from the parts.
+    Polars shows the parts of an expression and can compare expressions, but it does not name their operators. So this
+    combines the parts with each operator in turn, until the result equals the predicate.
     """
     parts = predicate.meta.pop() if depth < DEPTH_MAX else []
     if len(parts) == 2:

@@ -305,7 +305,7 @@ class Batcher:
         queue = batch.queue
 
         def tell() -> bool:
-            # Both in one step: an interrupted thread calls this again, and must not free the bytes twice.
+            # One statement: a thread that is interrupted calls this again, and must not free the bytes twice.
             self.pool.taken_bytes, batch.bytes = self.pool.taken_bytes - batch.bytes, 0
             return queue.open is not None or bool(queue.sealed) or self.pool.awaited
 

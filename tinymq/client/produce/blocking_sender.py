@@ -119,8 +119,8 @@ class BlockingSender:
 
     @property
     def nested(self) -> bool:
-        """Is the calling thread in `send` already? Then the caller is a signal handler that has interrupted it, and a
-        record that it queued behind the interrupted one would wait for ever."""
+        """Is the calling thread in `send` already? Then the caller is a signal handler that has interrupted `send`. If
+        it queued a record behind the interrupted one and waited for it, it would wait for ever."""
         return threading.get_ident() in self._inside
 
     def _deliver(self, batch: ProducerBatch) -> None:
@@ -226,7 +226,7 @@ class BlockingSender:
             self._soon(partial(self._cluster.answered, address, latency_s))
 
     def _leave(self, batch: ProducerBatch) -> None:
-        """Give the queue and its batch, which was not sent, to the loop."""
+        """Give the queue and its unsent batch to the loop."""
 
         def tell() -> bool:
             if not self._sender.closed:
@@ -237,7 +237,8 @@ class BlockingSender:
             batch.fail(Closed("the client was closed meanwhile: it was not written"))
 
     def _pass_on(self, batch: ProducerBatch, outcome: pb.ProduceResult | TinymqError, broken: str = "") -> None:
-        """Give the queue and its batch, which was sent, to the loop. `broken`: the address of a lost connection."""
+        """Give the queue and its sent batch to the loop, with the outcome. `broken` is the address of the connection if
+        that was lost."""
 
         def adopt() -> None:
             if broken and isinstance(outcome, TinymqError):

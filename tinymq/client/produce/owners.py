@@ -41,8 +41,8 @@ class Owners:
     def pass_on(self, queue: SendQueue, owner: Owner, tell: Callable[[], bool]) -> bool:
         """Give the queue of the calling thread to `owner`, and return what `tell` returns.
 
-        `tell` tells the loop, which waits for the lock before it takes the queue. A thread that is interrupted in
-        `tell` still has the queue.
+        `tell` informs the loop, which needs the lock before it can take the queue. If a signal interrupts the thread in
+        `tell`, the thread still owns the queue.
         """
         with self._lock:
             told = tell()

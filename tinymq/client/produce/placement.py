@@ -69,7 +69,7 @@ class Placement:
             self._renewal.cancel()
 
     def _probe(self, partition: Partition) -> None:
-        """Connect now and then to a leader that gets no records: only a connection shows that it is reachable again."""
+        """Connect to a leader that gets no records, because only a connection shows that it is reachable again."""
         stream = self._cluster.produce_stream(partition.leader) if partition.leader else None
         if stream is not None and stream.state is State.IDLE and not self._cluster.cost(partition.leader)[0]:
             stream.open()

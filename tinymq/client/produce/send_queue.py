@@ -28,8 +28,8 @@ from tinymq.client.produce.producer_batch import ProducerBatch
 Ended = tuple[ProducerBatch, TinymqError]
 
 BACKOFF = Backoff(0.02, 1.0)
-LAST_ATTEMPT_S = 0.1  # a refused batch is not sent again with less time left: it would end with no answer at all
-PARTIAL_INFLIGHT_MAX = 2  # behind this many batches in flight, a batch that is not full waits and becomes fuller
+LAST_ATTEMPT_S = 0.1  # with less time left, a refused batch is not sent again: the answer would come too late
+PARTIAL_INFLIGHT_MAX = 2  # while this many batches are in flight, a batch that is not full waits and becomes fuller
 
 
 class Owner(Enum):
@@ -61,8 +61,8 @@ class SendQueue:
         numbered: bool,
         loop_ended: Callable[[], bool] = bool,
     ) -> None:
-        """`limit`: batches in flight at once. `numbered`: batches get sequence numbers, and may be sent again.
-        `loop_ended` returns True once the event loop that sends the batches is closed."""
+        """`limit` is the maximum of batches in flight. With `numbered`, batches get sequence numbers and may be sent
+        again. `loop_ended` returns True once the event loop that sends the batches is closed."""
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
@@ -70,8 +70,8 @@ class SendQueue:
         self.sealed: deque[ProducerBatch] = deque()  # full or due, in order; sent once encoded
         # Invariant: NOBODY only if nothing is sealed or in flight, or if the loop was woken to take the queue.
         self.owner = Owner.NOBODY
-        self.resume_s = 0.0  # nothing is sent before this time
-        self.failures = 0  # in a row
+        self.resume_s = 0.0  # monotonic time before which nothing is sent
+        self.failures = 0  # failed attempts in a row
         self.refusal: TinymqError | None = None  # the error of the last failure, until a batch is acknowledged
         self.epoch = 0  # of the producer at this partition; rises when the queue is torn
         self.loop_ended = loop_ended
@@ -79,11 +79,11 @@ class SendQueue:
         self._numbered = numbered
         self._in_flight: list[ProducerBatch] = []  # SENT or AGAIN, in order
         self._draining = False  # invariant: if True, some batch of _in_flight is SENT
-        self._torn = False  # the next number would follow a gap: a new epoch has to begin first
-        # Both are of this epoch. The broker would answer a number that is given twice as a duplicate, and the second
-        # batch would be lost.
+        self._torn = False  # whether the next number would follow a gap, so that a new epoch has to begin first
+        # Sequence numbers of this epoch. No number may go to two batches: the broker would answer the second one as a
+        # duplicate, and it would be lost.
         self._written_sequence = 0  # the first number that is not known to be written
-        self._next_sequence = 0  # invariant when a number is given: >= _written_sequence
+        self._next_sequence = 0  # the number of the next batch; invariant when it is given out: >= _written_sequence
 
     @property
     def idle(self) -> bool:
@@ -92,7 +92,7 @@ class SendQueue:
 
     @property
     def takes_partial(self) -> bool:
-        """May a batch that is due but not full be sealed now? Behind a lone record it waits and grows."""
+        """May a batch that is due but not full be sealed now? While a thread sends a lone record, it grows instead."""
         few = len(self._in_flight) < min(self._limit, PARTIAL_INFLIGHT_MAX)
         return few and not self.sealed and self.owner is not Owner.THREAD
 

@@ -39,8 +39,8 @@ class TopicBuffer:
         self.queues: tuple[SendQueue, ...] = ()  # by partition number, which may leave some out; never empty
         self.sticky = rng.choice(queues)  # gets the records without a key, until its open batch is sealed
         self.usable: Sequence[int] = ()  # the partitions for batches without keys; never empty
-        self.left: frozenset[int] = frozenset()  # the partitions that batches without keys leave for a usable one
-        self.bounds = UNBOUNDED  # as the topic's settings have them
+        self.left: frozenset[int] = frozenset()  # partitions whose batches without keys move to a usable one
+        self.bounds = UNBOUNDED  # the bounds in the topic's settings
         # The bounds of a batch of more than one record, from the topic's and the producer's settings.
         self.records_max = UNBOUNDED.records_max
         self.bytes_max = UNBOUNDED.bytes_max  # as the batcher counts them
