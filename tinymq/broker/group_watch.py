@@ -1,4 +1,4 @@
-"""What a broker shows of consumer groups: how far each is in the partitions that are led here, and what hinders it."""
+"""The progress of consumer groups in the partitions that one broker leads, and the obstacles that they meet."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tinymq.broker.work.windows import Blocked, Obstacle
 from tinymq.broker.work.workers import Workers
 from tinymq.format.entry import iter_entries
 
-READS_MAX = 16  # from disk at the same time, for append times that are not in memory
-REMEMBERED_MAX = 20_000  # append times
+READS_MAX = 16  # concurrent reads of append times from disk
+REMEMBERED_MAX = 20_000  # append times in memory
 
 
 @dataclass(frozen=True, slots=True)

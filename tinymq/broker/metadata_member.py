@@ -60,8 +60,10 @@ class MemberEnv:
 
 
 async def check_registry(config: BrokerConfig, store: Store, runner: Runner) -> None:
-    """Raises InvalidConfig if the topics of the cluster of this data directory are in another registry than the setting
-    says. A directory in which none is noted yet notes this one, durably; raises CorruptData, StorageError."""
+    """Raises InvalidConfig if the data directory was used with another registry than `config` names.
+
+    A directory that names no registry yet gets this one, durably. Raises CorruptData, StorageError.
+    """
     kind = config.registry.partition(":")[0]
     stored_kind = await runner.run(lambda: store.note_registry(kind))
     if stored_kind != kind:

@@ -14,7 +14,7 @@ from tinymq.broker.work.workers import Workers
 
 
 def join(workers: Workers, dead_letters: DeadLetters, clock: Clock) -> None:
-    """Have dead records buried, and let stories say what the leaders of groups have in memory."""
+    """Bury the dead records of GroupLeaders, and let stories show what GroupLeaders have in memory."""
 
     def bury(leader: GroupLeader) -> None:
         for dead in leader.dead():

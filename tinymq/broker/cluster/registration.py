@@ -87,7 +87,7 @@ class Registration:
             try:
                 await self._registry.register_broker(self._broker)
             except TinymqError as error:
-                # Logged once, and retried sooner than a renewal: the lease is running out.
+                # Log it once, and retry sooner than the next renewal, because the lease is running out.
                 if not failing:
                     logger.warning("registration_failing", error=error.code, reason=str(error))
                 failing = True

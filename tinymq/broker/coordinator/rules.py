@@ -44,7 +44,7 @@ def heard(state: Members, beat: Heard) -> Change:
     if present is not None and present.session != member.session:
         check_not_replaced(present, beat)
         member = replace(member, replaced=(*present.replaced, present.session)[-REPLACED_MAX:])
-        # Another life of a member with an instance id: it gets its partitions at once, under epochs of its own.
+        # A member with an instance id has restarted. The new session gets the partitions at once, under new epochs.
         for place, at in sorted(state.of(beat.name).items()):
             counter += not at.revoking
             owned[place] = None if at.revoking else Owned(beat.name, state.group_id << COUNTER_BITS | counter)

@@ -30,8 +30,8 @@ class RecordMemory:
     worker: str = ""  # the worker that holds the record; "": none does
     lease_left_ms: int = 0
     started: bool = False
-    reason: str = ""  # of its last failure
-    failed_by: str = ""  # the worker of that failure
+    reason: str = ""  # why the last delivery failed
+    failed_by: str = ""  # the worker of that delivery
 
 
 @dataclass(frozen=True, slots=True)

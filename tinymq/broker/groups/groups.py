@@ -270,7 +270,7 @@ class Groups:
         first = True
         while True:
             if not first:
-                # A topic that the registry's leader calls deleted counts as confirmed; one that was added counts, too.
+                # Take the newest topics: deleted ones need no confirmation any more, and added ones need one.
                 await self.refresh()
             first = False
             missing = [place for place in self._places(group) if place not in confirmed]
@@ -313,7 +313,7 @@ class Groups:
                 reasons[f"broker {broker_id}"] = f"broker {broker_id}: {error.message}"
                 return
             for place, outcome in zip(places, wire.CursorReply.FromString(body).outcomes, strict=False):
-                # AlreadyExists is final: no other answer can make up for a channel that has the name.
+                # AlreadyExists is final: while a channel has the name, the group cannot be made.
                 if not outcome.error_code:
                     confirmed[place] = outcome.burials + outcome.leased
                 elif outcome.error_code == AlreadyExists.code:

@@ -1,4 +1,5 @@
 """The members of stream groups as a partition of `__coordinator` replicates them: values, and their state machine.
 
-The coordinator decides (tinymq/broker/coordinator). This room only stores what it decides, and stores no records.
+The coordinator (tinymq/broker/coordinator) decides, and this room replicates its decisions. Users' records never pass
+through it.
 """

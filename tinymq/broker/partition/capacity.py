@@ -91,7 +91,7 @@ class Uncommitted:
         self._newest_start = 0, 0
 
     def end_bytes(self, applied: int) -> int:
-        """Bytes of records up to the end of the log, if `applied` of them are applied."""
+        """Bytes of records up to the end of the log. `applied` is the number of those bytes that are applied."""
         return self._batches[-1][2] if self._batches else applied
 
     def ends(self, applied: Kept) -> LogEnds:

@@ -101,8 +101,8 @@ class CommandQueue:
         self._soon = soon
         self._propose = propose
         self._queued: dict[_Call, None] = {}  # not proposed yet, oldest first
-        self._queued_commands = 0  # invariant: the sum over `_queued`; so is the next field
-        self._queued_bytes = 0
+        self._queued_commands = 0  # invariant: the number of commands in `_queued`
+        self._queued_bytes = 0  # invariant: the bytes of the commands in `_queued`
         self._proposed: list[_Call] = []  # in the uncommitted entry, in the order of its commands
         self._position: Position | None = None  # of that entry; None: there is none
         self._flushing = False  # a flush is scheduled

@@ -154,7 +154,8 @@ class PreferredLeaders:
                 and self._host.alive(preferred)
                 and self._registered(preferred)
             ):
-                self.back_off(preferred)  # it is alive and gave up the lead: its disk hung, now or lately
+                # The preferred broker is alive and has given up the leadership, so its disk probably hung.
+                self.back_off(preferred)
         if self._timer is None and not self._stopped:
             self._look_in(LOOK_S)
 

@@ -124,9 +124,9 @@ class QuorumWatch:
         self._force_leadership(group, loss, plan_recovery([mine, *promised], members, risky_now=risky_now))
 
     def _force_leadership(self, group: Group, loss: QuorumLost, promised: QuorumLost | None) -> None:
-        """Lead the group, if the reports that came with the promises lead to the same decision as those before.
+        """Lead the group, if the reports that came with the promises lead to the same decision as the first reports.
 
-        This broker's own report was the last, and there is no await since, so it is still true.
+        This broker's own report is still true: it was made last, and there was no await since.
         """
         if self._host.groups.get(group.id) is not group or promised is None:
             raise NotReady(f"{group.id} resumed without a recovery")

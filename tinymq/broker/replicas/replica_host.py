@@ -270,7 +270,8 @@ class ReplicaHost:
             self._open[queue.topic_id, queue.partition] = partition
         else:
             self._internal[queue.topic_id, queue.partition] = partition
-        # While the log was being opened, the topic may have been deleted or altered; no effect of that came here.
+        # The topic may have been deleted or altered while the log was being opened. The effects of such changes did not
+        # reach this replica, so look at the registry again.
         now = self._registry.get_topic_by_id(queue.topic_id)
         if self._registry.is_queue_deleted(queue.group):
             self._delete_later(queue.group)

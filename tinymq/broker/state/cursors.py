@@ -64,12 +64,12 @@ def cursors_max(version: int) -> int:
 
 
 class CursorVerdict(NamedTuple):
-    """The outcome that a command has, before anything is changed."""
+    """The outcome that a command would have. Judging it changes nothing."""
 
     outcome: CommandOutcome
-    cursor: Cursor | None  # as the command leaves it; None: it does not exist afterwards
+    cursor: Cursor | None  # the cursor after the command; None: it does not exist then
     changes: bool  # whether applying the command changes the table
-    settled: bool = False  # no other replica can know anything that leads to another outcome
+    settled: bool = False  # whether the outcome is certain even if this leader is deposed and does not know it
 
 
 class Cursors:

@@ -19,8 +19,8 @@ class OffsetBounds(NamedTuple):
 
 @value
 class CommandOutcome:
-    """The outcome of one command. With an error, nothing was changed. The other fields are as of the command's entry in
-    either case, and 0 where they have no meaning."""
+    """The outcome of one command. A command with an error has changed nothing. With or without an error, the other
+    fields describe the state after the command; those that have no meaning for it are 0."""
 
     error: TinymqError | None = None
     position: int = 0  # of the cursor: the next offset to read, never below the log start

@@ -189,7 +189,7 @@ class QueueGroup:
 
     def _has_room_for_range(self, start: int, end: int, place: Place) -> bool:
         if self.settled.touches(start, end):
-            return True  # it becomes a part of what is there
+            return True  # the new range merges with one that is there
         return place.has_room and len(self.settled) < RANGES_MAX
 
     def free_of_burials(self, start: int, end: int, refused: list[Span]) -> Iterator[Span]:

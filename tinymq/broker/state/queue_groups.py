@@ -246,7 +246,8 @@ def _load_group(packed: pb.QueueGroup, end: int) -> QueueGroup:
     group = QueueGroup(packed.generation, granted_below=packed.granted_below)
     _check(len(packed.settled) % _SPAN.size == len(packed.failures) % _FAILURE.size == 0)
     _check(len(packed.sessions) % SESSION_BYTES == 0)
-    # `dump` writes ranges in order and never two that touch: bytes that are otherwise would be dumped as other bytes.
+    # `dump` writes ranges in order, and no two that touch. Refuse any other bytes, because `dump` would not reproduce
+    # them.
     before = -1
     for start, stop in _SPAN.iter_unpack(packed.settled):
         _check(before < start < stop <= end)

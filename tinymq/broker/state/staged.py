@@ -32,7 +32,7 @@ class StagedBatch(NamedTuple):
 
 
 class StagedEntry(NamedTuple):
-    """A STAGED entry as a PUBLISH entry names it: where it lies, and what a reader has to know of it."""
+    """The place of a STAGED entry and its metadata for readers, as a PUBLISH entry lists them."""
 
     entry_index: int
     record_count: int

@@ -216,8 +216,8 @@ class PartitionState:
 
     def remove_acknowledged(self, request: pb.RemoveAcknowledged, bounds: OffsetBounds) -> CommandOutcome:
         self.holds.drop_expired(bounds.now_us)
-        # The leader has looked at the cursors, too, but a channel that is made, or that seeks back, in an entry between
-        # its look and this one must find its records. The cursors as of this entry decide, on every replica.
+        # The leader has checked the cursors before it proposed the move. In the meantime an entry may have made a
+        # channel, or moved one back, and that channel must find its records. So every replica checks again here.
         acknowledged = acknowledged_start(self, bounds.now_us)
         return self._start_at(max(self.log_start, min(request.upto, acknowledged)), bounds)
 

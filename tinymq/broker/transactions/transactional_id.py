@@ -13,7 +13,7 @@ from enum import Enum
 from tinymq.broker.members.group_members import Place
 from tinymq.broker.state.staged import TransactionId
 
-EPOCH_MAX = (1 << 31) - 1  # then the id gets another producer id
+EPOCH_MAX = (1 << 31) - 1  # above it, the transactional id gets another producer id
 
 
 class Phase(Enum):

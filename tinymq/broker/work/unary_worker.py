@@ -149,7 +149,7 @@ class UnaryWorker:
             while grant.offset >= batches[place].base_offset + batches[place].record_count:
                 place += 1
             arrival = next((waits for waits in self._waiting if not waits.done()), None)
-            if arrival is None:  # its caller has gone while the record was read
+            if arrival is None:  # the caller stopped waiting while the record was read
                 self.give_back(grant)
                 continue
             del self._waiting[arrival]
