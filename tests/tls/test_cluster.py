@@ -163,6 +163,9 @@ def test_clients_are_known_by_their_certificates(tmp_path: Path) -> None:
             root.send("orders", b"x")
             with alice.reader("orders") as reader:
                 assert next(reader).value == b"x"
+                root.access.delete_user("alice")  # a certificate alone grants nothing, and the reader is open
+                with pytest.raises(Denied, match="alice"):
+                    next(reader)
         assert isinstance(refused(cluster.servers, tls_ca=ours(cluster)), BrokerUnreachable)
         assert isinstance(refused(cluster.servers, tls_dir=tmp_path / "mallory"), BrokerUnreachable)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import OrderedDict
 from http import HTTPStatus
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.tls.authorities import of_broker
 from tinymq.base.clock import SystemClock
 from tinymq.metrics.http import Answer, HttpServer
 from tinymq.net.tls_ports import PortTls, speaks_tls
+from tinymq.rpc.common import relayed
 
 DEADLINE_S = 30.0
 PAGE = b"GET /page HTTP/1.1\r\nhost: broker\r\n\r\n"
@@ -90,3 +92,21 @@ def test_a_page_over_tls_is_for_those_who_speak_it(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert encrypted == [True]
+
+
+def test_the_host_of_a_relayed_connection_outlives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC may begin a call of a connection that has ended: it is no call of this machine's."""
+    monkeypatch.setattr(relayed, "_hosts", {})
+    monkeypatch.setattr(relayed, "_ended", OrderedDict())
+    monkeypatch.setattr(relayed, "ENDED_MAX", 2)
+    for port in (1, 2, 3):
+        relayed.note(port, f"10.0.0.{port}")
+    relayed.end(1)
+    assert relayed.real_host(relayed.LOOPBACK, "1") == "10.0.0.1"
+    relayed.note(1, "10.0.0.9")  # another connection has the port now
+    for port in (2, 3):
+        relayed.end(port)
+    relayed.note(4, "10.0.0.4")
+    relayed.end(4)  # one more than are remembered
+    hosts = [relayed.real_host(relayed.LOOPBACK, str(port)) for port in (1, 2, 3, 4)]
+    assert hosts == ["10.0.0.9", relayed.LOOPBACK, "10.0.0.3", "10.0.0.4"]

@@ -154,7 +154,7 @@ class _Inner(_End):
         relayed.note(self._port, self._host)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        relayed.forget(self._port)
+        relayed.end(self._port)
         super().connection_lost(exc)
 
     def drop(self) -> None:
