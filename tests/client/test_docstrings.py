@@ -89,6 +89,7 @@ def cluster() -> Iterator[Cluster]:
                 mq.send(topic, b"%d" % number, key=b"k")
         mq.admin.create_group("mailer", "emails", kind="queue")
         mq.admin.create_group("billing", "orders")
+        mq.admin.create_topic("emails.dlq", partitions=1, replication_factor=1)  # else the first dead letter makes it
         with mq.worker("emails", group="mailer") as worker:
             next(worker).reject("nobody to send it to")
             worker.flush()

@@ -139,7 +139,7 @@ class GroupCalls:
             kind=kind,
             topics=topics,
             start_us=place.timestamp_us,
-            settings=[pb.Setting(name=key, value=str(value)) for key, value in settings.items()],
+            settings=[pb.Setting(name=key, value=_text(value)) for key, value in settings.items()],
             exist_ok=exist_ok,
         )
         left = self._cluster.countdown(timeout_s)
@@ -172,7 +172,7 @@ class GroupCalls:
         """Change settings of a group, all of these or none; or pause it, or have it go on."""
         request = pb.AlterGroupRequest(
             name=check_channel(name),
-            settings=[pb.Setting(name=key, value=str(value)) for key, value in settings.items()],
+            settings=[pb.Setting(name=key, value=_text(value)) for key, value in settings.items()],
             paused=paused,
             dry_run=dry_run,
         )
@@ -319,3 +319,8 @@ def _obstacle(info: pb.GroupObstacle) -> GroupObstacle:
         offset=info.offset if info.HasField("offset") else None,
         key=info.key if info.HasField("key") else None,
     )
+
+
+def _text(value: object) -> str:
+    """A setting as it travels: [10_000, 60_000] as 10000,60000."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -22,7 +22,7 @@ class Worker(WorkerCalls):
 
     Single steps:
 
-        worker = mq.worker("emails", group="mailer", group_settings={"lease_ms": 60_000})
+        worker = mq.worker("emails", group="mailer", group_settings={"retry_ms": [10_000, 60_000]})
         worker.open()
         for job in worker.poll(timeout=5.0, max_records=10):
             job.ack()
