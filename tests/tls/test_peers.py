@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.networks import DEADLINE_S, End, TcpNetwork, connected, started
-from tests.raft.net.test_transport_tcp import Raw, framed, hello
+from tests.raft.net.test_transport_tcp import Raw, ends_its_side_unread, framed, hello
 from tests.tls.authorities import of_broker, of_user
 from tinymq.base.errors import BrokerUnreachable, WrongBroker
 from tinymq.net import tls_ports
@@ -157,6 +157,15 @@ def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
             await asyncio.open_connection(b.address.host, b.address.port, ssl=old, server_hostname="x")
         assert isinstance(b.transport, TcpTransport)
         assert b.transport.places.refused[Refusal.TLS] == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_peer_that_ends_its_side_and_takes_nothing_more_is_dialled_again(tmp_path: Path) -> None:
+    async def scenario(net: TlsNetwork) -> None:
+        a, b = await started(net, 1, 2)
+        await connected(a, b)
+        await ends_its_side_unread(a, b)
 
     run(tmp_path, scenario)
 

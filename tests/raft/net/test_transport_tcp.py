@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -370,6 +371,34 @@ def test_an_acceptor_may_not_send() -> None:
         await connected(a, b)
 
     run(scenario)
+
+
+def test_a_peer_that_ends_its_side_and_takes_nothing_more_is_dialled_again() -> None:
+    """Its end of the socket stays open: the process hangs, or its machine vanished after it had said goodbye."""
+
+    async def scenario(net: TcpNetwork) -> None:
+        a, b = await started(net, 1, 2)
+        await connected(a, b)
+        await ends_its_side_unread(a, b)
+
+    run(scenario)
+
+
+async def ends_its_side_unread(a: End, b: End) -> None:
+    """`b` reads no more, `a` fills the connection, and `b` ends its side. Return once `a` is connected again."""
+    assert isinstance(b.transport, TcpTransport)
+    assert a.send(b.broker_id, 1, Channel.BULK)
+    await b.events.until(lambda: b.events.messages)
+    hung = b.transport._listener.accepted[a.broker_id, Channel.BULK]._transport
+    assert hung is not None
+    tls = getattr(hung, "_ssl_protocol", None)
+    (hung if tls is None else tls._transport).pause_reading()
+    while a.send(b.broker_id, 1, Channel.BULK, (b"x" * MIB,)):
+        await asyncio.sleep(0)
+    assert a.transport.buffered_bytes(b.broker_id, Channel.BULK)
+    hung.get_extra_info("socket").shutdown(socket.SHUT_WR)
+    await a.events.until(lambda: a.events.disconnected)
+    await connected(a, b)
 
 
 def test_many_small_sends_of_one_turn_arrive_in_order() -> None:

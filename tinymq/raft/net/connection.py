@@ -178,7 +178,11 @@ class Connection(asyncio.BufferedProtocol):
             self._on_message(self, message, frame[1])
 
     def eof_received(self) -> bool | None:
-        return None  # asyncio closes: nobody sends on a connection whose other end reads no more
+        # Nobody sends on a connection whose other end reads no more. asyncio would close it, but first it would wait,
+        # for good, until the other end has taken what is unsent, and nobody would dial in the meantime.
+        if self._transport is not None:
+            self._transport.abort()
+        return None
 
     def pause_writing(self) -> None:
         self._outbox.pause()
