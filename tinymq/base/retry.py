@@ -63,7 +63,7 @@ class Attempts:
         self._rng = rng if backoff.jitter else None  # without jitter, no random number is drawn
         self._before_pause = before_pause
         self._pauses = 0
-        self._at_once = False  # the caller has learned something: the next attempt follows without a pause
+        self._at_once = False  # whether the next attempt follows without a pause (`at_once`)
 
     @property
     def left_s(self) -> float:
@@ -89,7 +89,7 @@ class Attempts:
         if left_s <= (0.0 if at_once else self.stop_s):
             raise StopAsyncIteration
         if at_once:
-            return  # does not count as a failure: the following pause is no longer for it
+            return  # this attempt does not count as a failure, so it does not lengthen the next pause
         self._before_pause()
         self._pauses += 1
         pause_s = self._backoff.pause_s(self._pauses, 1.0 if self._rng is None else self._rng.random())

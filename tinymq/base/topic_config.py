@@ -24,7 +24,7 @@ SEGMENT_BYTES_MIN = 64 * 1024
 SEGMENT_MS_MIN = 1000
 SYNC_INTERVAL_MS_MAX = 60_000
 SETTINGS_MAX = 64  # in one request
-NO_BOUND = "none"  # None as text
+NO_BOUND = "none"  # how users write None
 
 
 class Storage(Enum):

@@ -1,5 +1,7 @@
-"""Tokens, by which users prove who they are: 256 random bits as text, of which brokers keep a hash; and a text that no
-log, error or repr shows."""
+"""Tokens, by which users prove who they are, and SecretText, which hides a secret from logs, errors and reprs.
+
+A token is 256 random bits as text. Brokers keep only its hash.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ def make_token(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> st
 
 
 def hash_token(token: str) -> bytes:
-    """What is stored of a token: its SHA-256. A token has so many random bits that neither salt nor a slow hash would
-    add anything."""
+    """The SHA-256 of a token, which brokers store. A token has so many random bits that neither salt nor a slow hash
+    would add anything."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 

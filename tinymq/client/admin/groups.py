@@ -83,8 +83,8 @@ class GroupObstacle:
 
     by: str  # "paused", "window_full", "key_blocked" or "burial_blocked"
     reason: str
-    offset: int | None = None  # of "key_blocked": the record that holds back those of its key
-    key: bytes | None = None  # of that record, if it can be read
+    offset: int | None = None  # with "key_blocked": the record for which the others of its key wait
+    key: bytes | None = None  # the key of that record, if it can be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class MemberPartition:
     topic: str  # "": the broker that answered does not know the topic any more
     partition: int
     epoch: int
-    revoking: bool  # the member is asked to let go
+    revoking: bool  # whether the coordinator has asked the member to let go
 
 
 class GroupCalls:

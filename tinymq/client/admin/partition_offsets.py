@@ -1,4 +1,4 @@
-"""Where the partitions of a topic begin and end, or have a place, as the admin asks for it."""
+"""The first and last offsets of a topic's partitions, and the offsets of places in them, for the admin."""
 
 from __future__ import annotations
 

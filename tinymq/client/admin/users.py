@@ -20,7 +20,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @value
 class TokenDescription:
-    """A token of a user. Nobody has the token itself but its holder.
+    """A description of a user's token. Only the holder has the token itself.
 
     for user in mq.access.list_users():
         for token in user.tokens:

@@ -27,7 +27,7 @@ def in_child(of: T, call: Callable[[T], None]) -> None:
 
 
 def forked() -> Closed:
-    """The error of an object that was used before the process forked, in the child."""
+    """The error that a forked child gets from an object that its parent made and used before the fork."""
     return Closed("made and used before this process forked", hint=FORK_HINT)
 
 

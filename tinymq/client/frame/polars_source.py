@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 PLACES = ("partition", "offset")  # the columns whose values choose what is fetched
-DEPTH_MAX = 32  # of a predicate. What lies deeper chooses nothing; Polars still applies it
+DEPTH_MAX = 32  # of a predicate; deeper parts do not narrow the fetch, but Polars still applies them
 MIRRORED = {  # each comparison with its sides exchanged
     operator.ge: operator.le,
     operator.gt: operator.lt,

@@ -190,7 +190,7 @@ class Sender:
             ended = queue.expire(now_s, partial(_trouble, self._cluster, queue))
             self._end_all(ended)
             self._drive(queue)
-            if ended and queue.open is not None:  # it waited behind the ended ones, and may be due
+            if ended and queue.open is not None:  # the open batch waited behind the ended ones, and may be due
                 self._seal_due()
         if self._active and self._tick is None:
             wait_s = min(TICK_S, max(TICK_S_MIN, min(queue.deadline_s for queue in self._active) - now_s))
