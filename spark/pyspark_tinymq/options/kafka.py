@@ -28,15 +28,12 @@ RENAMED = {
 }
 """The connector's options that have another name here, in lower case."""
 
-_NO_LOGIN = (
-    "leave it out: tinymq has no TLS and no users between clients and brokers yet; keep the brokers' ports within a "
-    "network that you trust"
-)
+_LOGIN = "give token, and tlsCa with servers that begin with tinymq+tls://; docs/security.md says how to make both"
 _BINARY = "leave it out: key and value are binary; CAST(value AS STRING), or valueFormat=json with valueSchema"
 _WITHOUT = (  # (how the option's name begins, what to do instead)
-    ("kafka.sasl.", _NO_LOGIN),
-    ("kafka.ssl.", _NO_LOGIN),
-    ("kafka.security.", _NO_LOGIN),
+    ("kafka.sasl.", _LOGIN),
+    ("kafka.ssl.", _LOGIN),
+    ("kafka.security.", _LOGIN),
     ("kafka.key.", _BINARY),
     ("kafka.value.", _BINARY),
     ("kafka.enable.auto.commit", "leave it out: the checkpoint keeps a stream's position, and groupId publishes it"),

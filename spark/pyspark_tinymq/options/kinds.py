@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from pyspark_tinymq.json import moments
 from pyspark_tinymq.options import ddl, offsets
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.identity.token import SecretText
+from tinymq.client.common.config import check_token
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
@@ -129,7 +132,15 @@ def _zone(text: str) -> str:
     return moments.check_zone(_text(text))
 
 
+def _token(text: str) -> SecretText:
+    try:
+        return check_token(SecretText(text))
+    except InvalidConfig as error:  # its message does not show the text
+        raise ValueError(error.message) from None
+
+
 TEXT = Kind("text", _text)
+TOKEN = Kind("a token, as tinymq user token printed it", _token)
 SCHEMA = Kind("columns as Spark's DDL, or the text of schema.simpleString() or schema.json()", ddl.read_schema)
 ZONE = Kind("a zone such as UTC, +02:00 or Europe/Paris", _zone)
 FLAG = Kind("true or false", _flag)

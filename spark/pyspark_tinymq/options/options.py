@@ -40,7 +40,17 @@ class Option:
 
 _SOURCE = (
     Option("servers", kinds.TEXT, "",
-           "Brokers, one of which finds the others. Must be given.", "localhost:7070", (BATCH, STREAM, SINK)),
+           "Brokers, one of which finds the others; after `tinymq+tls://` with TLS. Must be given.", "localhost:7070",
+           (BATCH, STREAM, SINK)),
+    Option("token", kinds.TOKEN, "$TINYMQ_TOKEN of each process",
+           "The user's token, for brokers that check callers. Spark hides it in its UI and plans. Where executors have "
+           "the environment variable, leave it out.", "tmq_0123", (BATCH, STREAM, SINK)),
+    Option("tlsCa", kinds.TEXT, "$TINYMQ_TLS_CA of each process",
+           "With `tinymq+tls://` in front of `servers`: the file with the certificate of the brokers' authority, on "
+           "the driver and on every executor.", "/etc/tinymq/ca.crt", (BATCH, STREAM, SINK)),
+    Option("tlsDir", kinds.TEXT, "",
+           "Likewise, a directory with `ca.crt`, and with the user's `tls.crt` and `tls.key` where brokers want a "
+           "certificate.", "/etc/tinymq/etl", (BATCH, STREAM, SINK)),
     Option("subscribe", kinds.TOPICS, "",
            "Read these topics. One of `subscribe`, `subscribePattern` and `assign` must be given.", "flights,orders"),
     Option("subscribePattern", kinds.PATTERN, "",
@@ -171,8 +181,9 @@ def read(texts: Mapping[str, str], *scopes: str) -> dict[str, Any]:
             values[option.name] = option.kind.read(str(text).strip())
         except ValueError as error:
             reason = f"{error}: " if str(error) else ""
+            shown = "…" if option.kind is kinds.TOKEN else repr(str(text)[:200])
             raise InvalidConfig(
-                f"{option.name}={str(text)[:200]!r}: {reason}it takes {option.kind.takes}",
+                f"{option.name}={shown}: {reason}it takes {option.kind.takes}",
                 hint=f"such as .option({option.name!r}, {option.example!r})",
             ) from None
     return values

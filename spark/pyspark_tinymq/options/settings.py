@@ -12,7 +12,9 @@ from pyspark.sql.types import StructType
 from pyspark_tinymq.options import options
 from pyspark_tinymq.options.offsets import EARLIEST, EARLIEST_TEXT, LATEST, LATEST_TEXT, Offsets, Partition, Place, some
 from pyspark_tinymq.options.options import BATCH, SINK, STREAM
+from pyspark_tinymq.session.login import NO_TOKEN, Login
 from tinymq.base.errors import InvalidConfig
+from tinymq.client.common.config import TLS_SCHEME
 from tinymq.client.common.servers import parse_servers
 
 LEASE_S_MIN = 1.0
@@ -62,6 +64,7 @@ class Source:
     """All options of a read. Picklable."""
 
     servers: tuple[str, ...]
+    login: Login
     topics: tuple[str, ...]
     pattern: str
     assigned: tuple[Partition, ...]
@@ -104,6 +107,7 @@ def read_source(texts: Mapping[str, str], scope: str) -> Source:
         )
     return Source(
         servers=_servers(values),
+        login=_login(values),
         topics=values.get("subscribe", ()),
         pattern=values.get("subscribePattern", ""),
         assigned=values.get("assign", ()),
@@ -154,6 +158,7 @@ def read_schema_options(texts: Mapping[str, str]) -> tuple[bool, Values | None]:
 def read_sink(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the options of a sink that are set, by name, with `servers` as addresses. Raises InvalidConfig."""
     values = options.read(texts, SINK)
+    values["login"] = _login(values)
     values["servers"] = _servers(values)
     return values
 
@@ -164,6 +169,18 @@ def _servers(values: Mapping[str, Any]) -> tuple[str, ...]:
         return parse_servers(text)
     except InvalidConfig as error:
         raise InvalidConfig(f"servers={text[:200]!r}: {error.message}", hint=error.hint) from None
+
+
+def _login(values: Mapping[str, Any]) -> Login:
+    """Return how to get in. Raises InvalidConfig for what a client would refuse in any process."""
+    tls = str(_needed(values, "servers")).startswith(TLS_SCHEME)
+    for name in ("tlsCa", "tlsDir"):
+        if name in values and not tls:
+            raise InvalidConfig(
+                f"{name} has no meaning without TLS", hint=f"write {TLS_SCHEME} in front of the servers"
+            )
+    token = values.get("token", NO_TOKEN)
+    return Login(token, tls, values.get("tlsCa", ""), values.get("tlsDir", ""))
 
 
 def _needed(values: Mapping[str, Any], name: str) -> Any:

@@ -64,7 +64,7 @@ def table_schema(texts: Mapping[str, str]) -> StructType:
     options.read(texts, BATCH, STREAM, SINK)
     reads = any(name in texts for name in _ALTERNATIVES[0])
     headers, values = _read_as(texts) if reads else (True, None)
-    writes = _used_by(texts, SINK).keys() - {"servers", "requesttimeoutms"}
+    writes = _used_by(texts, SINK).keys() - {"servers", "requesttimeoutms", "token", "tlsca", "tlsdir"}
     if writes or not reads:
         settings.read_sink(_used_by(texts, SINK))
     if writes and values is not None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from os import getpid
 from typing import TYPE_CHECKING, Protocol
 
+from pyspark_tinymq.session.login import Login
 from pyspark_tinymq.session.replicas import LOOPBACK
 
 if TYPE_CHECKING:
@@ -36,24 +37,28 @@ class Reached(Protocol):
     def request_timeout_ms(self) -> int: ...
     @property
     def rack(self) -> str: ...
+    @property
+    def login(self) -> Login: ...
 
 
-_Key = tuple[int, tuple[str, ...], int, str]
+_Key = tuple[int, tuple[str, ...], int, str, Login]
 _clients: OrderedDict[_Key, Client] = OrderedDict()  # the most recently used client is last
 _asking = threading.Lock()
 
 
 def client(source: Reached) -> Client:
     """Return the client for these brokers, which connects at its first use. The caller must not close it."""
-    key = (getpid(), source.servers, source.request_timeout_ms, rack(source))
+    login = source.login
+    key = (getpid(), source.servers, source.request_timeout_ms, rack(source), login)
     with _asking:
         client = _clients.get(key)
         if client is None:
             from tinymq.client import Client
 
             client = _clients[key] = Client(
-                source.servers, request_timeout_ms=source.request_timeout_ms, rack=rack(source)
-            )
+                source.servers, request_timeout_ms=source.request_timeout_ms, rack=rack(source), token=login.token,
+                tls=login.tls, tls_ca=login.tls_ca, tls_dir=login.tls_dir,
+            )  # fmt: skip
         _clients.move_to_end(key)
         old = _clients.popitem(last=False) if len(_clients) > CLIENTS_MAX else None
     if old is not None and old[0][0] == getpid():

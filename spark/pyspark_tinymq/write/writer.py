@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_tinymq.options import settings
 from pyspark_tinymq.session import session
+from pyspark_tinymq.session.login import Login
 from pyspark_tinymq.write.outgoing import Outgoing, Piece, check_columns
 from pyspark_tinymq.write.place import TaskPlace
 from tinymq.base.errors import BatchTooLarge, InvalidConfig, TinymqError, UnknownTopic
@@ -43,6 +44,7 @@ class Sink:
     """All options of a write. Picklable."""
 
     servers: tuple[str, ...]
+    login: Login
     request_timeout_ms: int
     topic: str  # "": each row names its own
     places: bool
@@ -133,6 +135,7 @@ def read_sink(texts: Mapping[str, str]) -> Sink:
         raise InvalidConfig(f"txnAppId={application!r} has a '/'", hint="a name without '/', such as nightly-delays")
     return Sink(
         servers=values["servers"],
+        login=values["login"],
         request_timeout_ms=values.get("requestTimeoutMs", 30_000),
         topic=values.get("topic", ""),
         places=values.get("includePlace", True),
