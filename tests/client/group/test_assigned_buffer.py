@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -203,3 +204,48 @@ def test_a_batch_of_which_nothing_was_drawn_is_given_up_at_once() -> None:
     assert filled.buffer.more()
     assert filled.buffer.release(P0) == 5
     assert filled.take() == (1, 5)
+
+
+@pytest.mark.usefixtures("gil")
+def test_a_message_that_an_iteration_draws_after_a_poll_is_not_done() -> None:
+    filled = Filled()
+    batch = _batch(filled)
+    assert next(batch).offset == 5
+    assert [m.offset for m in filled.buffer.next_messages(1)] == [6]
+    filled.buffer.done()
+    assert filled.buffer.positions()[P0] == 7
+    assert next(batch).offset == 7
+    assert filled.buffer.positions()[P0] == 7, "a crash now delivers it again"
+
+
+@pytest.mark.usefixtures("gil")
+def test_a_pause_in_the_middle_of_a_batch_holds_its_rest() -> None:
+    filled = Filled()
+    batch = _batch(filled)
+    assert next(batch).offset == 5
+    filled.buffer.pause([P0])
+    assert list(batch) == []
+    assert filled.buffer.positions()[P0] == 5, "the message is in hand"
+    assert [filled.take(), filled.take(), filled.take()] == [(1, 5), (1, 6), None]
+    assert filled.buffer.positions() == {P0: 6, P1: 7}
+    filled.buffer.offer(P0, chunk(0, 8, 1))
+    filled.buffer.pause([P0], resume=True)
+    assert [filled.take(), filled.take(), filled.take(), filled.take()] == [(0, 6), (0, 7), (0, 8), None]
+    assert filled.freed == 300, "each batch once"
+
+
+@pytest.mark.usefixtures("gil")
+def test_an_iteration_that_is_interrupted_goes_on_where_it_was() -> None:
+    filled = Filled()
+    batch = _batch(filled)
+    assert next(batch).offset == 5
+    filled.buffer.interrupt()
+    assert list(batch) == []
+    assert filled.buffer.positions()[P0] == 5
+    assert [filled.take(), filled.take(), filled.take()] == [(0, 6), (0, 7), (1, 5)]
+
+
+def _batch(filled: Filled) -> Iterator[Message]:
+    """Return the messages at hand, as an iteration has them that does not look at `at_hand` before each."""
+    assert filled.buffer.more()
+    return filled.buffer.at_hand

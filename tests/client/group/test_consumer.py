@@ -10,8 +10,9 @@ from zlib import crc32
 
 import pytest
 
-from tinymq.base.errors import InvalidName, UnknownGroup, WrongKind
+from tinymq.base.errors import Closed, InvalidName, UnknownGroup, WrongKind
 from tinymq.client import Client, Message
+from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.testing import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]
@@ -156,6 +157,27 @@ def test_without_a_group_all_is_read_and_nothing_is_saved(mq: Client) -> None:
             assert sorted(m.value or b"" for m in read(consumer, 6)) == values
             mq.admin.add_partition("cn") if len(mq.admin.describe_topic("cn").partitions) == 2 else None
             assert consumer.committed() == {}
+
+
+def test_a_pause_holds_in_the_middle_of_an_iteration(mq: Client) -> None:
+    mq.admin.create_topic("cpause", partitions=2)
+    with mq.producer() as producer:  # many records in a batch
+        for n in range(200):
+            producer.send("cpause", b"%d" % n, partition=0)
+    consumer = mq.consumer("cpause", group="cpause-g")
+    messages = iter(consumer)
+    found = [next(messages)]
+    consumer.pause([("cpause", 0)])
+    mq.send("cpause", b"other", partition=1)
+    assert next(messages).value == b"other"
+    assert consumer.position()[TopicPartition("cpause", 0)] == 1, "the one in hand when it paused is done now"
+    consumer.resume()
+    found += [next(messages) for _ in range(150)]
+    assert [int(message.value or b"") for message in found] == list(range(151))
+    consumer.close()
+    with pytest.raises(Closed):
+        next(messages)
+    assert sorted(c.position for c in mq.admin.group_lag("cpause-g")) == [1, 151]
 
 
 def test_a_group_that_is_moved_or_deleted_is_noticed(mq: Client) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tinymq.client.common.argument_checks import check_count, check_wait
 from tinymq.client.consume.message_iterator import message_iterator
@@ -51,6 +51,17 @@ class Consumer(ConsumerCalls):
                 return message
             if not self._async.more():
                 self._loop_thread.run(self._async.arrival(None))
+
+    def pause(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
+        """Hand out no records of these partitions, of all if not given, until `resume`. They stay this member's.
+
+        It holds in the middle of an iteration, too. Callable from the callbacks.
+        """
+        # On the loop: an interrupt of this thread must not lose the rest of a batch that is put back.
+        if self._loop_thread.is_here:
+            self._async.pause(partitions)
+        else:
+            self._loop_thread.do(lambda: self._async.pause(partitions))
 
     def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
         """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds ([] then).

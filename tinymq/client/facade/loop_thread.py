@@ -76,9 +76,14 @@ class LoopThread:
             future.cancel()  # an interrupted wait takes its work with it
             raise
 
+    @property
+    def is_here(self) -> bool:
+        """Is the calling thread the loop's own? Callbacks run in it."""
+        return self._thread is not None and threading.get_ident() == self._thread.ident
+
     def check_thread(self) -> None:
         """Raises RuntimeError in the loop's own thread, which would wait for itself."""
-        if self._thread is not None and threading.get_ident() == self._thread.ident:
+        if self.is_here:
             raise RuntimeError("a delivery's callback runs in the client's own thread: it must not call what blocks")
 
     def do(self, call: Callable[[], T]) -> T:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from itertools import islice
 from threading import Lock
 
@@ -35,8 +36,9 @@ class AssignedBuffer:
         self._next: dict[TopicPartition, int] = {}  # by partition that is read: behind the last row that left
         self._messages: ChunkMessages | None = None  # the batch that the taker takes from
         self._place: TopicPartition | None = None  # of `_messages`; None: it was given up
-        self._done = 0  # the messages of this batch below this offset are done
-        self._one_by_one = False  # of this batch, the message that was drawn last is the only one that is not done
+        # The messages of this batch below this offset are done, and so are all but the last one that was drawn, because
+        # drawing says so. `next_messages` draws many at once: those are in `_hand`, too.
+        self._done = 0
         self._hand: dict[TopicPartition, int] = {}  # the first offsets of `next_messages` that are not done
 
     # ---- the taker --------------------------------------------------------------------------------------------
@@ -48,7 +50,6 @@ class AssignedBuffer:
             if self.leaving or not self._refill():  # the loop gives them up first
                 return False
             assert self._messages is not None, "refilled"
-            self._one_by_one = True
             at_hand = self._messages.at_hand
             self.at_hand = at_hand if GIL else _Guarded(at_hand, self._lock)
             return True
@@ -58,7 +59,7 @@ class AssignedBuffer:
         found: list[Message] = []
         with self._lock:
             self._all_done()
-            self._one_by_one, self.at_hand = False, NOTHING
+            self.at_hand = NOTHING
             while not self.leaving and len(found) < count and self._refill():
                 assert self._messages is not None, "refilled"
                 assert self._place is not None, "a batch to take from has a partition"
@@ -115,11 +116,10 @@ class AssignedBuffer:
         """Give a partition up, and return the offset behind what is done. None: it is in the taker's hand, and leaves
         when the taker asks again."""
         with self._lock:
-            if place == self._place and self._messages is not None:
-                self._messages.stop()  # an iteration that has them asks for more
+            if place == self._place:
+                self._put_back()
             if self._in_hand(place):
                 self.leaving.add(place)
-                self.at_hand = NOTHING
                 return None
             position = self._position(place)
             self._drop(place)
@@ -140,9 +140,16 @@ class AssignedBuffer:
         with self._lock:
             return {place: self._position(place) for place in self._next}
 
+    def interrupt(self) -> None:
+        """Make the taker ask for more before it draws again, in the middle of a batch, too."""
+        with self._lock:
+            self._put_back()
+
     def pause(self, places: Collection[TopicPartition], *, resume: bool = False) -> None:
         """Hand out no records of these partitions, or hand them out again."""
         with self._lock:
+            if self._place in places and not resume:
+                self._put_back()
             (self._paused.difference_update if resume else self._paused.update)(places)
             every = [*self._ready, *self._held]
             self._ready = deque(item for item in every if item[0] not in self._paused)
@@ -152,15 +159,29 @@ class AssignedBuffer:
         messages = self._messages
         if place in self._hand or messages is None or place != self._place:
             return place in self._hand
-        return not messages.empty or (self._one_by_one and messages.next_offset > self._done)
+        return not messages.empty or messages.next_offset > self._done
 
     def _position(self, place: TopicPartition) -> int:
         position = self._next[place]
         if place == self._place and self._messages is not None:
-            position = self._messages.next_offset
-            if self._one_by_one:
-                position = max(self._done, position - 1)
+            position = max(self._done, self._messages.next_offset - 1)
         return min(position, self._hand.get(place, position))
+
+    def _put_back(self) -> None:
+        """Take the rest of a batch from the taker, and make it the next batch.
+
+        An iteration that draws from the batch ends there, and asks for more. What it drew stays in its hand. For the
+        loop: an interrupt in the middle of this would lose the rest.
+        """
+        self.at_hand = NOTHING
+        if self._messages is None or self._place is None:
+            return
+        chunk, first = self._messages.chunk, self._messages.stop()
+        rest = chunk.cut(first, None)
+        if rest is not None:
+            # Its bytes left the buffer when the taker got the batch.
+            self._ready.appendleft((self._place, replace(rest, bytes=0)))
+        self._next[self._place] = first
 
     def _drop(self, place: TopicPartition) -> None:
         for queue in (self._ready, self._held):

@@ -221,7 +221,10 @@ class AsyncConsumer:
         return offset
 
     def pause(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
-        """Hand out no records of these partitions, of all if not given, until `resume`. They stay this member's."""
+        """Hand out no records of these partitions, of all if not given, until `resume`. They stay this member's.
+
+        It holds in the middle of an iteration, too.
+        """
         self._buffer.pause(self._places(partitions))
 
     def resume(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
@@ -310,6 +313,7 @@ class AsyncConsumer:
         if self._closed:
             return
         self._closed = True
+        self._buffer.interrupt()  # an iteration over fetched messages is told that the consumer is closed
         await self._background.close()
         try:
             if self._reading is not None and self._failure is None and self._config.auto_commit:

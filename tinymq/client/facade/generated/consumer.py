@@ -34,10 +34,6 @@ class ConsumerCalls:
         """
         return self._loop_thread.run(self._async.seek(topic, partition, to))
 
-    def pause(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
-        """Hand out no records of these partitions, of all if not given, until `resume`. They stay this member's."""
-        self._async.pause(partitions)
-
     def resume(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
         """Hand out records of paused partitions again."""
         self._async.resume(partitions)
