@@ -180,6 +180,7 @@ def test_what_ends_one_subscription_ends_all_and_is_raised(way: str) -> None:
             await server.run(5.0)
         assert idle.closed
         assert source.handled == []
+        assert not [task for task in asyncio.all_tasks() if "_tick" in repr(task.get_coro()) and not task.cancelling()]
 
     run(check())
 

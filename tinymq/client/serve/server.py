@@ -56,13 +56,13 @@ class Server:
         ticking = asyncio.create_task(self._tick())
         cancelled: asyncio.CancelledError | None = None
         try:
-            await self._start_all()
-            await self._ending.wait()
-        except asyncio.CancelledError as error:  # Ctrl-C under asyncio.run
-            cancelled = error
-        try:
+            try:
+                await self._start_all()
+                await self._ending.wait()
+            except asyncio.CancelledError as error:  # Ctrl-C under asyncio.run
+                cancelled = error
             await self._end(stop_timeout_s)
-        finally:
+        finally:  # also when a subscription does not start
             ticking.cancel()
         if cancelled is not None:
             raise cancelled
