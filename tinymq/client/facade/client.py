@@ -80,6 +80,7 @@ class Client(ClientCalls):
         self.servers = parse_servers(servers)
         self.config = configure_client(servers, settings)
         settings["tls"] = self.config.tls  # of the scheme, which `self.servers` does not show
+        settings["token"] = self.config.token  # as SecretText: the repr of `_make` shows all settings
         self._make = partial(AsyncClient, self.servers, **settings)
         self._loop_thread = self._new_loop_thread()
         self._direct: BlockingSender | None = None
