@@ -161,7 +161,9 @@ def kept_bytes(history: History) -> list[int]:
 def test_so_many_bytes_are_kept_and_little_more() -> None:
     history = told("sized", "kill", pace=0.2)
     assert starts(history)[-1] > starts(history)[0]
-    assert RETENTION_BYTES <= kept_bytes(history)[-1] < 2 * RETENTION_BYTES
+    looks = kept_bytes(history)
+    later = looks[len(looks) // 2 :]
+    assert RETENTION_BYTES <= min(later) < 2 * RETENTION_BYTES  # what comes between two checks waits for the next one
 
 
 @pytest.mark.long  # above, a bound on records works by the same rule

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -42,7 +43,7 @@ def options(cluster: Cluster, token: str, **more: str) -> dict[str, str]:
     return {"servers": cluster.servers, "tlsCa": str(cluster.certificates.authority), "token": token, **more}
 
 
-def test_what_is_read_is_written_with_tls_and_a_token(spark: SparkSession, secure: Secure, tmp_path: Any) -> None:
+def test_what_is_read_is_written_with_tls_and_a_token(spark: SparkSession, secure: Secure, tmp_path: Path) -> None:
     cluster, token = secure
     read = options(cluster, token, subscribe="flights")
     rows = spark.read.format("tinymq").options(**read).load()

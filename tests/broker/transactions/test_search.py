@@ -47,6 +47,7 @@ def test_no_state_breaks_a_promise(name: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # a minute on a quiet machine
 @pytest.mark.parametrize("name", LONG)
 def test_no_state_of_a_larger_world_breaks_a_promise(name: str) -> None:
     found = search(LONG[name], 600_000)
