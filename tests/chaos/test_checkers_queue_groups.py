@@ -23,6 +23,7 @@ CHECKERS = [
     queue_groups.keys_out_of_order,
     queue_groups.dead_letters,
     queue_groups.rejected_and_delivered,
+    queue_groups.acked_and_delivered,
     queue_groups.delivered_too_early,
     queue_groups.delivered_too_late,
     queue_groups.charged_unstarted,
@@ -175,6 +176,13 @@ def a_rejected_record_again(s: Story) -> None:
     job(s, "b", 2, 2)
 
 
+def an_acknowledged_record_again(s: Story) -> None:
+    job(s, "a", 2)
+    settle(s, "a", 2)
+    s.now_s += 2.0
+    job(s, "b", 2, 2)
+
+
 def a_grant_before_its_time(s: Story) -> None:
     job(s, "a", 2)
     state(s, 2, failures=((2, 1, 0, 500_000),))
@@ -208,11 +216,6 @@ def a_charge_of_what_was_prefetched(s: Story) -> None:
     state(s, 2, failures=((2, 1, 0, 0),))
 
 
-def a_delivery_that_nobody_saw(s: Story) -> None:
-    s.history.queues.clear()
-    job(s, "a", 2, 2)
-
-
 def in_a_group(spoil: Callable[[Story], None]) -> Callable[[Story], None]:
     """The same after a group that does everything right."""
 
@@ -237,12 +240,12 @@ FOUND = [
     (a_dead_letter_twice, AnomalyKind.DEAD_LETTERS),
     (a_dead_letter_of_another_record, AnomalyKind.DEAD_LETTERS),
     (a_rejected_record_again, AnomalyKind.DEAD_LETTERS),
+    (an_acknowledged_record_again, AnomalyKind.LOST_COMMIT),
     (a_grant_before_its_time, AnomalyKind.TOO_EARLY),
     (a_delivery_before_its_time, AnomalyKind.TOO_EARLY),
     (a_group_that_does_not_get_to_the_end, AnomalyKind.STUCK),
     (a_delivery_that_comes_late, AnomalyKind.STUCK),
     (a_charge_of_what_was_prefetched, AnomalyKind.NOT_STARTED),
-    (a_delivery_that_nobody_saw, AnomalyKind.NOT_STARTED),
 ]
 BAD = [(in_a_group(spoil), kind) for spoil, kind in FOUND]
 

@@ -91,6 +91,7 @@ CHECKERS: tuple[Checker, ...] = (
     queue_groups.keys_out_of_order,
     queue_groups.dead_letters,
     queue_groups.rejected_and_delivered,
+    queue_groups.acked_and_delivered,
     queue_groups.delivered_too_early,
     queue_groups.delivered_too_late,
     queue_groups.charged_unstarted,

@@ -154,6 +154,24 @@ def rejected_and_delivered(facts: Facts) -> Iterator[Anomaly]:
             yield Anomaly.of(AnomalyKind.DEAD_LETTERS, what, log, sent, job, offsets=(offset,))
 
 
+def acked_and_delivered(facts: Facts) -> Iterator[Anomaly]:
+    """A record was handed out after its ack was confirmed, in one generation. It needs nothing but calls."""
+    if facts.heads_removed:
+        return
+    acked: dict[Delivery, Call] = {}  # the ack that was confirmed first
+    for call in facts.of("settle"):
+        if call.args["verb"] == "ack" and call.outcome is Outcome.OK and call.ended_s is not None:
+            before = acked.setdefault(_delivery(call), call)
+            if call.ended_s < (before.ended_s or 0.0):
+                acked[_delivery(call)] = call
+    for job in facts.of("job"):
+        ack = acked.get(_delivery(job))
+        if ack is not None and ack.ended_s is not None and job.invoked_s > ack.ended_s + LATE_S:
+            what = f"group {job.args['group']}: an acknowledged record is delivered again"
+            log, _, _, offset = _delivery(job)
+            yield Anomaly.of(AnomalyKind.LOST_COMMIT, what, log, ack, job, offsets=(offset,))
+
+
 def delivered_too_early(facts: Facts) -> Iterator[Anomaly]:
     """The newest leader grants a record again before its time, by its append clock; or a worker gets it sooner after
     its nack than the nack asked for."""
@@ -248,11 +266,6 @@ def charged_unstarted(facts: Facts) -> Iterator[Anomaly]:
             if at_s is None or at_s > now.at_s:
                 what = f"group {now.group}: delivery {delivery} counts as failed, and nobody began with it"
                 yield _seen(AnomalyKind.NOT_STARTED, what, now, offset)
-    for job in facts.of("job") if not facts.history.queues else ():
-        before_s = started[_delivery(job)].get(job.args["delivery"] - 1)
-        if job.args["delivery"] > 1 and (before_s is None or before_s > job.invoked_s):
-            what = f"group {job.args['group']}: delivery {job.args['delivery']} came without the one before"
-            yield Anomaly.of(AnomalyKind.NOT_STARTED, what, _delivery(job)[0], job, offsets=(job.args["offset"],))
 
 
 # ---- what they have in common ---------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tinymq_chaos.workloads.context import Workload
 
 RUN = (
     "idempotent", "plain", "lone", "batches", "hasty", "cursors", "takers", "rush", "queues", "counted",
-    "churn", "recreated", "partitions", "metadata",
+    "members", "workers", "keyed", "churn", "recreated", "partitions", "metadata",
 )  # fmt: skip
 """The workloads that run by default.
 

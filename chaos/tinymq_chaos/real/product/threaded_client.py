@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -23,10 +23,11 @@ from tinymq.client.facade.producer import Producer
 from tinymq.client.facade.queue import Queue
 from tinymq.client.facade.reader import Reader
 from tinymq.client.facade.scan import Scan
+from tinymq.client.facade.worker import Worker
 from tinymq.client.produce.delivery import BatchDelivery, Delivery
 from tinymq_chaos.real.processes.threads import in_thread
 
-SYNCHRONOUS = (Admin, Consumer, Hold, Producer, Queue, Reader, Scan)
+SYNCHRONOUS = (Admin, Consumer, Hold, Producer, Queue, Reader, Scan, Worker)
 
 
 class ThreadedObject:
@@ -50,6 +51,10 @@ class ThreadedObject:
         # Not for applications, so the synchronous class lacks it. It crosses as the generated methods do.
         loop_thread = self._sync._loop_thread
         return partial(_blocking, lambda *args, **named: loop_thread.run(getattr(asynchronous, name)(*args, **named)))
+
+    async def within(self, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+        """Run work on the asynchronous object, on the client's own loop."""
+        await in_thread(partial(self._sync._loop_thread.run, work(self._sync._async)))
 
     async def __aenter__(self) -> Self:
         await in_thread(self._sync.__enter__)

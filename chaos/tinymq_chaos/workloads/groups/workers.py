@@ -28,6 +28,7 @@ from tinymq.base.types import Offset
 from tinymq.broker.dead_letters.letter import CUT, DELIVERIES, LOST, by_name, origin, strip
 from tinymq.client import AsyncClient
 from tinymq.client.work.job import Job, State
+from tinymq.client.work.worker import AsyncWorker
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import DRAWN, SHARED, name_in_fields
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
@@ -147,7 +148,13 @@ def _hire(shop: Shop, client: AsyncClient, process: str, prefetch_records: int) 
 
 
 async def crash(worker: Any) -> None:
-    """End a worker as kill -9 does: it says nothing, and its connections close."""
+    """End a worker as kill -9 does: it says nothing, and its connections close. One of a client with a thread ends in
+    that thread."""
+    within = getattr(worker, "within", None)
+    await (_end(worker) if within is None else within(_end))
+
+
+async def _end(worker: AsyncWorker) -> None:
     worker._closed = True
     await worker._background.close()
     for broker in worker._leaders._brokers.values():
