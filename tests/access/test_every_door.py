@@ -27,7 +27,7 @@ from tinymq.net.frame_socket import FrameSocket
 from tinymq.net.framing import FrameReader
 from tinymq.proto import peer_pb2
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.proto.methods import METHODS
+from tinymq.proto.methods import METHODS, method_named
 from tinymq.rpc.common.rpc_method import access_of
 from tinymq.rpc.server.foreign_services import RULES
 
@@ -139,6 +139,13 @@ def test_half_of_the_rights_is_not_enough(s: Secured, label: str) -> None:
 def test_each_operation_has_a_word_in_the_table() -> None:
     rows = [access_of(SERVICES[method.service], method) for method in METHODS.values()]
     assert {row.operation for row in rows} <= {*OPERATIONS, "known", "secret", "switch"}
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_the_scheme_of_a_token_has_no_case(s: Secured, scheme: str) -> None:
+    asked = method_named("Users", "WhoAmI")
+    told = s.raw(asked, asked.request(), authorization=f"{scheme} {s.tokens['root']}")
+    assert told.name == "root"
 
 
 # ---- the other services of the gRPC port --------------------------------------------------------------------------

@@ -102,14 +102,25 @@ def test_a_key_that_is_no_text_is_given_in_base64(cluster: Cluster, topic: str, 
     assert wrote.read_text() == "none /wA=\n"
 
 
-def test_a_program_that_is_not_there_fails_its_record(
+def test_a_command_that_cannot_be_run_ends_the_worker_and_no_record(
     cluster: Cluster, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    send(cluster, topic, b"x")
-    assert work(topic, "/no/such/program", 1, "-o", "json", "--set", "retry_ms=60000") == Exit.OK
-    (row,) = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert (row["outcome"], row["code"]) == ("failed", 127)
-    assert lag(cluster, topic) == 1
+    """A typing error would otherwise make every record of the topic a dead letter."""
+    send(cluster, topic, b"x", b"y", b"z")
+    assert work(topic, "/no/such/program", 3, "--set", "retry_ms=60000") == Exit.USAGE
+    said = capfd.readouterr().err
+    assert "'/no/such/program' cannot be run" in said
+    assert "correct --exec" in said
+    assert lag(cluster, topic) == 3
+
+
+def test_a_program_that_has_worked_may_end_like_one_that_is_not_there(
+    cluster: Cluster, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    send(cluster, topic, b"0", b"127")
+    assert work(topic, "exit $(cat)", 2, "-o", "jsonl", "--set", "retry_ms=60000") == Exit.OK
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(row["outcome"], row["code"]) for row in rows] == [("done", 0), ("failed", 127)]
 
 
 def test_a_worker_stops_after_some_time_without_a_record(topic: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from tinymq.rpc.common.call_context import host_of as call_host
 from tinymq.rpc.common.forward_mark import FORWARDED
 
 AUTHORIZATION = "authorization"  # metadata key
-BEARER = "Bearer "
+BEARER = "bearer "  # of any case, as HTTP says
 PRINCIPAL = "tinymq-principal"  # metadata key, of a forwarded call: counts only together with a valid mark
 
 
@@ -38,7 +38,7 @@ def credential_of(context: Context) -> Credential:
     return Credential(
         host=host_of(unquote(call_host(context.peer())).strip("[]")),
         client=str(metadata.get(CLIENT_ID, ""))[:249],
-        token=text.removeprefix(BEARER) if text.startswith(BEARER) else "",
+        token=text[len(BEARER) :].strip() if text[: len(BEARER)].lower() == BEARER else "",
         uri=next((name for name in names if name.startswith("tinymq://")), "") if encrypted else "",
         encrypted=encrypted,
     )

@@ -88,6 +88,11 @@ def worker(
             programs.end()
             watching.join()
     say(programs.summary())
+    if programs.refusal:
+        raise InvalidRequest(programs.refusal, hint="correct --exec; the record waits for its next delivery")
+
+
+NOT_RUN = (126, 127)  # exit codes of a shell that could not run the command
 
 
 class Programs:
@@ -97,6 +102,7 @@ class Programs:
         self.stop: Callable[[], object] = lambda: None  # ends the worker
         self.ended = threading.Event()
         self.used_s = time.monotonic()  # when a program last began or ended
+        self.refusal = ""  # why the command cannot be run
         self._command = command
         self._limit_s = limit_s
         self._as_json = as_json
@@ -120,6 +126,13 @@ class Programs:
                 self.stop()
         began_s = time.monotonic()
         code, error = self._carry_out(job)
+        if code in NOT_RUN and not (self._outcomes["done"] or self._outcomes["rejected"]):
+            # The command is wrong, and not the record: with a typing error in it, each record would become a dead
+            # letter. A program that has worked before may end so for reasons of its own.
+            self.refusal = f"{self._command!r} cannot be run: {error.strip() or f'exit code {code}'}"
+            job.nack(error=self.refusal)
+            self.stop()
+            return
         if code == 0:
             outcome = "done"
             job.ack()
