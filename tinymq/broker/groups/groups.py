@@ -362,5 +362,5 @@ def _check_same(present: Group, wanted: Group, exist_ok: bool) -> None:
     if present.kind is not wanted.kind:
         raise WrongKind(f"{present.name!r} is a {present.kind.value} group, not a {wanted.kind.value} group")
     if not set(wanted.topics) <= set(present.topics):
-        hint = "choose another name, or delete the group and make it again"
+        hint = "name one of its topics, or another group; its progress would be lost if you deleted it"
         raise AlreadyExists(f"group {present.name!r} reads {', '.join(present.topics)}", hint=hint)
