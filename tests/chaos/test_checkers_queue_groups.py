@@ -179,6 +179,7 @@ def a_rejected_record_again(s: Story) -> None:
 def an_acknowledged_record_again(s: Story) -> None:
     job(s, "a", 2)
     settle(s, "a", 2)
+    state(s, 3, 2)
     s.now_s += 2.0
     job(s, "b", 2, 2)
 

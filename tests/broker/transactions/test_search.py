@@ -33,7 +33,7 @@ LONG = {
     "each batch twice, a time-out, and a new leader": Scope(ONE, deliveries=2, elections=1),
     "each end twice": Scope(ONE, deliveries=2, elections=0, ends=2),
     "two transactions, and a time-out": Scope(TWO, deliveries=1, elections=0),
-    "two owners, a time-out, and a new leader": Scope({1: {A: [0]}}, deliveries=2, owners=2),
+    "two owners, a time-out, and a new leader": Scope({1: {A: [0]}}, deliveries=1, owners=2),
     "two writers": Scope({1: {A: [0, 1], B: [0]}}, deliveries=1, elections=1, timeouts=0),
 }
 

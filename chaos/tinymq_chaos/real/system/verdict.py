@@ -24,6 +24,10 @@ NOT_JUDGED: Mapping[str, str] = {
     "early_answers": "needs to know when each entry was first committed anywhere; the brokers' commits are not seen "
     "one by one from outside. What was answered and then lost is still found, at the end (lost_writes)",
     "early_reads": "as early_answers. What was shown and then taken back is found at the end (shown_records)",
+    **dict.fromkeys(
+        ("settled_by_nobody", "acks_are_kept", "position_back", "leased_twice", "keys_out_of_order"),
+        "needs to see leases and the replicated states of groups. acked_and_delivered needs calls alone",
+    ),
     "charged_unstarted": "needs to see grants: after three workers that died with a record, it is granted alone, and "
     "then counts as started though nobody was handed it out",
     "needless_losses": "is about topics that are in memory or synced at intervals, and needs to know when a group went "
