@@ -23,8 +23,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("TINYMQ_SERVERS", "TINYMQ_TOKEN", "TINYMQ_TOKEN_FILE", "TINYMQ_TLS_CA", "TINYMQ_TLS_DIR"):
         monkeypatch.delenv(name, raising=False)
     yield tmp_path
-    if (dev_directory.DEFAULT / "cluster.json").exists():
-        dev_cluster.down(dev_directory.DEFAULT, purge=False)
+    local = tmp_path / dev_directory.DEFAULT  # absolute: a test that fails may be elsewhere
+    if (local / "cluster.json").exists():
+        dev_cluster.down(local, purge=False)
 
 
 def test_a_secure_cluster_needs_no_configuration(here: Path, capfd: Out, monkeypatch: pytest.MonkeyPatch) -> None:
