@@ -329,6 +329,7 @@ def test_a_program_that_ends_with_everything_open_ends_and_its_records_are_store
 CTRL_C = """
 import signal, sys
 from tinymq import Client
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 servers, topic = sys.argv[1:]
 with Client(servers) as mq:
     with {block} as used:

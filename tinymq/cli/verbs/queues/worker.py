@@ -42,7 +42,7 @@ the group's next pause, or becomes a dead letter.
 Several workers may run, on any machines. Ctrl-C starts no further program and waits for those that run; a second
 one kills them, and their deliveries have failed.
 
-Example: tinymq worker emails -g mailer --exec ./send.sh -c 8 --set retry_ms=10000,60000
+Example: tinymq worker emails -g mailer --exec ./send.sh --set lease_ms=60000
 """  # below the options: what `commands.py` says of a verb replaces its docstring
 
 app = App(name="worker", help_epilogue=HELP)
