@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tinymq.base.clock import Timer
 from tinymq.simulation.link_conditions import Direction, NetworkConditions
+from tinymq_chaos.sim.network.transit import Transit
 
 if TYPE_CHECKING:
     from tinymq_chaos.sim.network.servers import ClientNetwork
@@ -30,11 +30,8 @@ class ByteStream:
         self.sender: ByteTransport | None = None
         self.receiver: ByteTransport | None = None
         self.unread_bytes = 0  # sent, and not read by the receiver's program
-        self._conditions = conditions
-        self._direction = direction
         self._rng = rng
-        self._queue: deque[tuple[float, bytes | None]] = deque()  # (due time, bytes) in flight
-        self._timer: Timer | None = None
+        self._transit = Transit(conditions, direction, self._arrived)
 
     def send(self, data: bytes | None) -> None:
         if data is not None and len(data) > 1 and self._rng.random() < PIECES:
@@ -42,29 +39,18 @@ class ByteStream:
             self._put(data[:cut])
             data = data[cut:]
         self._put(data)
-        self.schedule()
 
     def _put(self, data: bytes | None) -> None:
-        due_s = self._conditions.clock.monotonic() + self._conditions.transit_s(self._direction)
-        if self._queue:
-            due_s = max(due_s, self._queue[-1][0])
-        self._queue.append((due_s, data))
         self.unread_bytes += len(data or b"")
+        self._transit.put(data)
+
+    def _arrived(self, data: bytes | None) -> None:
+        if self.receiver is not None:
+            self.receiver.arrived(data)
 
     def schedule(self) -> None:
-        """Deliver the queue when its first bytes are due. Called again when a cut ends."""
-        if self._timer is None and self._queue and not self._conditions.is_cut(self._direction):
-            wait_s = self._queue[0][0] - self._conditions.clock.monotonic()
-            self._timer = self._conditions.clock.call_later(wait_s, self._arrive)
-
-    def _arrive(self) -> None:
-        self._timer = None
-        now_s = self._conditions.clock.monotonic()
-        while self._queue and self._queue[0][0] <= now_s and not self._conditions.is_cut(self._direction):
-            _, data = self._queue.popleft()
-            if self.receiver is not None:
-                self.receiver.arrived(data)
-        self.schedule()
+        """Deliver what is on its way when it is due. Called again when a cut ends."""
+        self._transit.schedule()
 
     def read(self, count: int) -> None:
         """Note that the receiver's program has read so many bytes, or will never read them."""
@@ -73,11 +59,8 @@ class ByteStream:
             self.sender.drained()
 
     def drop(self) -> None:
-        """Lose what is in flight."""
-        self._queue.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Lose the bytes that are on their way."""
+        self._transit.drop()
 
 
 class ByteTransport(asyncio.Transport):
@@ -154,7 +137,7 @@ class ByteTransport(asyncio.Transport):
             self._lose(None)
 
     def abort(self) -> None:
-        """End now. What the system has taken arrives, and then the end."""
+        """Close at once: read nothing more. The other end still gets the bytes that were written, and then the end."""
         self._inbox.clear()
         self.close()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from tinymq.base.clock import Timer
 from tinymq.base.errors import OutcomeUnknown
-from tinymq.simulation.link_conditions import NetworkConditions
+from tinymq.simulation.link_conditions import Direction, NetworkConditions
+from tinymq_chaos.sim.network.transit import Transit
 
 WINDOW_BYTES = 256 << 10  # unread by the other end; above it, a writer waits
 
@@ -15,24 +15,17 @@ WINDOW_BYTES = 256 << 10  # unread by the other end; above it, a writer waits
 class MessageStream:
     """One direction of a call: messages arrive in order, when the network lets them pass. None is the end."""
 
-    def __init__(self, conditions: NetworkConditions, direction: tuple[int, int]) -> None:
-        self._conditions = conditions
-        self._direction = direction
-        self._queue: deque[tuple[float, bytes | None]] = deque()  # (due time, message) in flight
+    def __init__(self, conditions: NetworkConditions, direction: Direction) -> None:
+        self._transit = Transit(conditions, direction, self._arrived)
         self._inbox: deque[bytes | None] = deque()
         self._bytes = 0  # in flight and unread
-        self._timer: Timer | None = None
         self._more: asyncio.Future[None] | None = None  # resolved when the waiting receiver may read
         self._room: asyncio.Future[None] | None = None  # resolved when the waiting sender may write
         self.broken: str | None = None
 
     def send(self, data: bytes | None) -> None:
-        due_s = self._conditions.clock.monotonic() + self._conditions.transit_s(self._direction)
-        if self._queue:
-            due_s = max(due_s, self._queue[-1][0])
-        self._queue.append((due_s, data))
         self._bytes += len(data or b"")
-        self.schedule()
+        self._transit.put(data)
 
     async def room(self) -> None:
         """Wait until the sender may send more, or the connection is broken."""
@@ -55,25 +48,18 @@ class MessageStream:
         return data
 
     def schedule(self) -> None:
-        """Deliver the queue when its first message is due. Called again when a cut ends."""
-        if self._timer is None and self._queue and not self._conditions.is_cut(self._direction):
-            wait_s = self._queue[0][0] - self._conditions.clock.monotonic()
-            self._timer = self._conditions.clock.call_later(wait_s, self._arrive)
+        """Deliver the messages on their way when they are due. Called again when a cut ends."""
+        self._transit.schedule()
 
-    def _arrive(self) -> None:
-        self._timer = None
-        now_s = self._conditions.clock.monotonic()
-        while self._queue and self._queue[0][0] <= now_s and not self._conditions.is_cut(self._direction):
-            self._inbox.append(self._queue.popleft()[1])
+    def _arrived(self, data: bytes | None) -> None:
+        if self.broken is None:
+            self._inbox.append(data)
             _wake(self._more)
-        self.schedule()
 
     def break_off(self, why: str) -> None:
         if self.broken is None:
             self.broken = why
-            self._queue.clear()
-            if self._timer is not None:
-                self._timer.cancel()
+            self._transit.drop()
             _wake(self._more)
             _wake(self._room)
 
