@@ -30,12 +30,6 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def mq(cluster: Cluster) -> Iterator[Client]:
-    with Client(cluster.servers) as client:
-        yield client
-
-
-@pytest.fixture
 def topic(mq: Client, request: pytest.FixtureRequest) -> str:
     name: str = request.node.originalname
     mq.admin.create_topic(name, partitions=1, replication_factor=1)

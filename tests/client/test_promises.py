@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from importlib import resources
 
 import pytest
@@ -19,18 +18,6 @@ from tinymq.base.errors import BY_CODE, BrokerUnreachable, InvalidRequest, Tinym
 from tinymq.testing import Cluster
 
 DEADLINE_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=3) as running:
-        yield running
-
-
-@pytest.fixture
-def mq(cluster: Cluster) -> Iterator[Client]:
-    with Client(cluster.servers) as client:
-        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -17,18 +17,6 @@ from tinymq.testing import Cluster
 
 WAIT_S = 30.0
 QUIET_S = 0.5  # of nothing, where nothing may come
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=3) as running:
-        yield running
-
-
-@pytest.fixture
-def mq(cluster: Cluster) -> Iterator[Client]:
-    with Client(cluster.servers) as client:
-        yield client
 
 
 @pytest.fixture

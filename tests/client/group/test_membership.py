@@ -14,7 +14,14 @@ from tinymq.client.group.membership import MemberId, Membership
 
 
 def messages(count: int) -> Iterator[Message]:
-    return iter([Message("t", 0, offset, None, b"", (), 0, 0) for offset in range(count)])
+    return iter(
+        [
+            Message(
+                topic="t", partition=0, offset=offset, key=None, value=b"", headers=(), timestamp_us=0, leader_epoch=0
+            )
+            for offset in range(count)
+        ]
+    )
 
 
 @pytest.fixture

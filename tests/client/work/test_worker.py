@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,18 +12,6 @@ from tinymq.client import AsyncClient, Client, Job
 from tinymq.testing import Cluster
 
 POLL_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=3) as running:
-        yield running
-
-
-@pytest.fixture
-def mq(cluster: Cluster) -> Iterator[Client]:
-    with Client(cluster.servers) as client:
-        yield client
 
 
 @pytest.fixture
