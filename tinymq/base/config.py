@@ -24,6 +24,7 @@ LIMIT_MAX = 1 << 62
 JOIN_MAX = 16  # addresses in `join`
 DIAL_MAX = 256  # brokers in `dial`, and in `forward`
 ANY_HOST = ("0.0.0.0", "::")  # hosts for listening, at which no broker can be dialled
+TLS_SCHEME, PLAIN_SCHEME = "tinymq+tls://", "tinymq://"  # in front of the addresses that a client is given
 DELAY_S_MAX = 86_400.0  # delays are sent as milliseconds in 32 bits
 
 SCHEME = re.compile(r"[a-z]{1,32}://")  # of a registry's URL; the data directory stores the scheme

@@ -13,8 +13,8 @@ from pyspark_tinymq.options import options
 from pyspark_tinymq.options.offsets import EARLIEST, EARLIEST_TEXT, LATEST, LATEST_TEXT, Offsets, Partition, Place, some
 from pyspark_tinymq.options.options import BATCH, SINK, STREAM
 from pyspark_tinymq.session.login import NO_TOKEN, Login
+from tinymq.base.config import TLS_SCHEME
 from tinymq.base.errors import InvalidConfig
-from tinymq.client.common.config import TLS_SCHEME
 from tinymq.client.common.servers import parse_servers
 
 LEASE_S_MIN = 1.0

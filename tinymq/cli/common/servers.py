@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from tinymq.base.config import parse_address
+from tinymq.base.config import PLAIN_SCHEME, TLS_SCHEME, parse_address
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
 from tinymq.cli.common import contexts, stopwatch
 from tinymq.cli.common.contexts import Context
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tinymq.client import Client
     from tinymq.net.client_tls import ClientTls
 
-TLS_SCHEME, PLAIN_SCHEME = "tinymq+tls://", "tinymq://"  # as in tinymq/client/common/servers.py, which loads more
 TIMEOUT_S = 30.0
 TIMEOUT_S_MIN = 0.001
 TIMEOUT_S_MAX = 86_400.0

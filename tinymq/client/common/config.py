@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from tinymq.base.config import MIB, Limits
+from tinymq.base.config import MIB, TLS_SCHEME, Limits
 from tinymq.base.errors import InvalidConfig, InvalidName
 from tinymq.base.identity.token import SecretText
 from tinymq.base.types import check_consumer_name
@@ -44,7 +44,6 @@ HOST_LENGTH_MAX = 200
 TOKEN_VARIABLE = "TINYMQ_TOKEN"  # of the environment: the token, if a program names none
 TOKEN_CHARS_MAX = 8192
 TLS_CA_VARIABLE = "TINYMQ_TLS_CA"  # of the environment: a file with the brokers' authorities, if a program names none
-TLS_SCHEME = "tinymq+tls://"  # in front of servers
 BUFFER_BYTES_MAX = 1 << 40
 
 C = TypeVar("C")

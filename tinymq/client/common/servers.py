@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from tinymq.base.config import format_address, parse_address
+from tinymq.base.config import PLAIN_SCHEME, TLS_SCHEME, format_address, parse_address
 from tinymq.base.errors import InvalidConfig
-from tinymq.client.common.config import TLS_SCHEME, ClientConfig, configure
+from tinymq.client.common.config import ClientConfig, configure
 
-PLAIN_SCHEME = "tinymq://"
 SERVERS_VARIABLE = "TINYMQ_SERVERS"  # of the environment: the brokers, if a program names none
 
 
