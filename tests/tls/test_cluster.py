@@ -212,7 +212,7 @@ def test_certificates_and_authorities_change_without_a_restart(tmp_path: Path) -
                 (both / CA).write_bytes(trusted)
                 for broker_id in cluster.brokers:
                     write_issued(cluster.certificates.of_broker(broker_id), trusted, signer.broker(broker_id))
-                for broker_id in cluster.brokers:  # every connection is made anew
+                for broker_id in cluster.brokers:  # so that it connects with the new certificate
                     cluster.call(lambda broker_id=broker_id: break_peers(cluster, broker_id))  # type: ignore[misc]
                 mq.send("rotated", b"%d" % (step + 1))
                 with cluster.client(tls_dir=both) as another:

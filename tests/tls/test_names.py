@@ -1,4 +1,4 @@
-"""Who a certificate is for."""
+"""The broker or the user that a certificate names."""
 
 from __future__ import annotations
 

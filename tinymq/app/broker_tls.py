@@ -61,7 +61,7 @@ class BrokerTls:
 
 
 def make_tls(config: BrokerConfig) -> BrokerTls | None:
-    """Return the TLS of this configuration; None: there is none. Raises InvalidConfig."""
+    """Return the TLS of this configuration; None if `security` is off. Raises InvalidConfig."""
     return BrokerTls(config) if config.security != "off" else None
 
 

@@ -59,7 +59,7 @@ class Number:
     most: int
     zero_word: str = ""  # the word for 0; "": 0 is written as a digit
     none_word: str = ""  # the word for None, which means no bound; "": the setting cannot be None
-    usual_word: str = ""  # a word for `usual`; "": there is none
+    usual_word: str = ""  # a word for `usual`; "" if it needs no word
     usual: int = 0  # the number that most users want
 
     def parse(self, name: str, text: str) -> int | None:

@@ -84,7 +84,7 @@ class DevDirectory:
 
     @property
     def token(self) -> str:
-        """The administrator's token; "": there is none, or not yet."""
+        """The administrator's token; "" without users, and before the cluster has formed."""
         return read_private(self.token_file).strip() if self.secure and self.token_file.exists() else ""
 
     @property

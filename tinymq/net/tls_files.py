@@ -68,13 +68,13 @@ class Loaded:
 
     @property
     def serves(self) -> ssl.SSLContext:
-        """Accepts everybody. Only with a certificate."""
+        """The context of a server that asks clients for no certificate. It needs a certificate of its own."""
         assert self._serves is not None, "a server without a certificate"
         return self._serves
 
     @property
     def serves_certified(self) -> ssl.SSLContext:
-        """Accepts whoever shows a certificate of the authorities. Only with a certificate."""
+        """The context of a server that demands a certificate of the authorities. It needs one of its own."""
         assert self._serves_certified is not None, "a server without a certificate"
         return self._serves_certified
 

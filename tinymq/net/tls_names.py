@@ -1,4 +1,4 @@
-"""Who a certificate is for: the URIs among its alternative names. Pure.
+"""The broker or the user that a certificate names, in a URI among its alternative names. Pure.
 
     tinymq://broker/3      a broker, by its number
     tinymq://user/alice    a user
@@ -30,7 +30,7 @@ def hosts_of(certificate: Certificate) -> tuple[str, ...]:
 
 
 def tinymq_uri(uris: tuple[str, ...]) -> str:
-    """Return the one name of tinymq's among URIs. "" if there is none, or more than one: nobody has two names."""
+    """Return the URI that names a broker or a user. "" if there is no such URI, or more than one."""
     ours = {uri for uri in uris if uri.startswith("tinymq://")}
     return ours.pop() if len(ours) == 1 else ""
 

@@ -72,7 +72,7 @@ class WorkerPort(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether too many bytes wait to be sent, so that the worker gets no more records for now."""
+        """Whether too many bytes wait to be sent. Until they are, the worker gets no more records."""
         ...
 
     def attached(self, attachment: int, answer: Attached) -> None: ...

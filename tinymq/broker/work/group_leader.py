@@ -61,7 +61,7 @@ class GroupLeader:
         self.leases = QueueLeases(self.term, self._applied, self._history, settings, clock.monotonic())
         self._keys = KeyReader(partition, records, self.pump)
         self._settlements: list[Settlement] = []  # their proposals go into the next entry
-        self._proposals: list[Proposal] = []  # refused by the partition for now; `_append` tries them again
+        self._proposals: list[Proposal] = []  # not appended yet; `_append` tries them again
         self._under_way = False  # whether commands are queued or appended, and not answered
         self._again = False  # whether `_pump_again` is scheduled
         self.failures = LastFailures()

@@ -42,7 +42,7 @@ def ca(
     place = dir / "ca"
     make_private_directory(dir)
     Authority.make(name, days).write(place)
-    say(f"clients know brokers by {place / 'ca.crt'}; whoever has {place / 'ca.key'} can be anybody")
+    say(f"clients know brokers by {place / 'ca.crt'}; keep {place / 'ca.key'} secret: it makes certificates")
     _made(place, output)
 
 
