@@ -68,7 +68,7 @@ class FrameStream(asyncio.BufferedProtocol):
         (unfinished_frames.py)."""
         self.remote_host = ""
         self.encrypted = False
-        self.certified_uri = ""  # whom the other end's certificate is for, by TLS; "": it showed none
+        self.certified_uri = ""  # names the broker or user of the other end's certificate; "" without one
         self.received_bytes = 0
         self._reader = FrameReader(frame_bytes_max, head_bytes_max, asks=room is not None)
         self._room_of_all = room

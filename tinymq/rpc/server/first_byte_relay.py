@@ -8,6 +8,7 @@ so what passes here is small.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from tinymq.net.acceptor import Acceptor
 from tinymq.net.connection_limits import Place, Places
@@ -80,9 +81,8 @@ class _End(asyncio.Protocol):
 class _Outer(_End):
     """The connection of a client."""
 
-    def __init__(self, place: Place, ports: tuple[int, int], ended: object) -> None:
+    def __init__(self, place: Place, ports: tuple[int, int], ended: Callable[[_Outer], None]) -> None:
         super().__init__()
-        assert callable(ended)
         self._place = place
         self._ports = ports
         self._ended = ended
@@ -131,6 +131,7 @@ class _Outer(_End):
             return
         if self.transport is None or inner.transport is None:
             inner.drop()
+            self.end()
             return
         if self._deadline is not None:
             self._deadline.cancel()
