@@ -76,6 +76,8 @@ def requests(s: Secured) -> dict[str, Any]:
         "DeadLetters.ExplainRecord": pb.ExplainRecordRequest(topic_id=t, partition=0, offset=0),
         "DeadLetters.RedriveRecord": pb.RedriveRecordRequest(topic_id=t, partition=0, offset=0, run=SESSION),
         "DeadLetters.PurgeRecords": pb.PurgeRecordsRequest(topic_id=t, partition=0, before=0),
+        "Schedules.ListScheduled": pb.ListScheduledRequest(topic_id=t, partition=0),
+        "Schedules.CancelScheduled": pb.CancelScheduledRequest(topic_id=t, partition=0, schedule_id=1),
         "Users.ChangeUser": pb.ChangeUserRequest(name="nobody", grant=grant),
         "Users.TestAccess": pb.TestAccessRequest(user="nobody", wanted=grant),
         "Admin.CreateTopic": pb.CreateTopicRequest(name="new", partitions=1, default_factor=True),

@@ -51,6 +51,7 @@ from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.schedules import SchedulesService
 from tinymq.rpc.services.users import UsersService
 from tinymq.rpc.services.workers import WorkersService
 
@@ -231,6 +232,7 @@ class BrokerApp:
             groups=GroupsService(self.serving),
             dead_letters=DeadLettersService(self.serving),
             workers=WorkersService(self.serving),
+            schedules=SchedulesService(self.serving),
             users=users,
             queue=self._gateway,
         )

@@ -669,6 +669,8 @@ class ProduceBatch(_message.Message):
     ACKS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    DELIVER_AT_US_FIELD_NUMBER: _builtins.int
+    DELAY_US_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     """chosen by the client, unique on its stream"""
     topic_id: _builtins.bytes
@@ -682,6 +684,10 @@ class ProduceBatch(_message.Message):
     """after this the answer is OutcomeUnknown"""
     message_id: _builtins.bytes
     """of the batch's one record, up to 256 bytes, for a topic with a dedupe_window; none: no id"""
+    deliver_at_us: _builtins.int
+    """at most 30 days from now; of a time that has passed: due at once"""
+    delay_us: _builtins.int
+    """from the append of the delayed batch: 1 s to 30 days"""
     def __init__(
         self,
         *,
@@ -693,12 +699,16 @@ class ProduceBatch(_message.Message):
         acks: Global___Acks.ValueType = ...,
         timeout_ms: _builtins.int = ...,
         message_id: _builtins.bytes = ...,
+        deliver_at_us: _builtins.int = ...,
+        delay_us: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delay_us", b"delay_us", "deliver_at_us", b"deliver_at_us", "due", b"due"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "message_id", b"message_id", "partition", b"partition", "payload", b"payload", "payload_crc", b"payload_crc", "request_id", b"request_id", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "delay_us", b"delay_us", "deliver_at_us", b"deliver_at_us", "due", b"due", "message_id", b"message_id", "partition", b"partition", "payload", b"payload", "payload_crc", b"payload_crc", "request_id", b"request_id", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_due: _TypeAlias = _typing.Literal["deliver_at_us", "delay_us"]  # noqa: Y015
+    _WhichOneofArgType_due: _TypeAlias = _typing.Literal["due", b"due"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_due) -> _WhichOneofReturnType_due | None: ...
 
 Global___ProduceBatch: _TypeAlias = ProduceBatch  # noqa: Y015
 
@@ -733,6 +743,8 @@ class ProduceResult(_message.Message):
     DUPLICATE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     THROTTLED_MS_FIELD_NUMBER: _builtins.int
+    SCHEDULE_ID_FIELD_NUMBER: _builtins.int
+    DELIVER_AT_US_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     base_offset: _builtins.int
     append_time_us: _builtins.int
@@ -741,6 +753,10 @@ class ProduceResult(_message.Message):
     """the batch was stored before; base_offset is that of the stored batch"""
     throttled_ms: _builtins.int
     """how long this client now waits for its quota: until then its stream is not read"""
+    schedule_id: _builtins.int
+    """of a delayed batch, unique in its partition for good; base_offset is 0. 0: not delayed"""
+    deliver_at_us: _builtins.int
+    """of a delayed batch: when it is due"""
     @_builtins.property
     def error(self) -> Global___Error:
         """unset: done"""
@@ -755,10 +771,12 @@ class ProduceResult(_message.Message):
         duplicate: _builtins.bool = ...,
         error: Global___Error | None = ...,
         throttled_ms: _builtins.int = ...,
+        schedule_id: _builtins.int = ...,
+        deliver_at_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_us", b"append_time_us", "base_offset", b"base_offset", "duplicate", b"duplicate", "error", b"error", "leader_epoch", b"leader_epoch", "request_id", b"request_id", "throttled_ms", b"throttled_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_us", b"append_time_us", "base_offset", b"base_offset", "deliver_at_us", b"deliver_at_us", "duplicate", b"duplicate", "error", b"error", "leader_epoch", b"leader_epoch", "request_id", b"request_id", "schedule_id", b"schedule_id", "throttled_ms", b"throttled_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4919,6 +4937,168 @@ class PurgeRecordsReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PurgeRecordsReply: _TypeAlias = PurgeRecordsReply  # noqa: Y015
+
+@_typing.final
+class ListScheduledRequest(_message.Message):
+    """---- delayed batches --------------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    """must be set"""
+    after: _builtins.int
+    """only schedule ids above it"""
+    limit: _builtins.int
+    """of batches in the answer, up to 1,000; 0: 1,000"""
+    timeout_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int | None = ...,
+        after: _builtins.int = ...,
+        limit: _builtins.int = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "after", b"after", "limit", b"limit", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+
+Global___ListScheduledRequest: _TypeAlias = ListScheduledRequest  # noqa: Y015
+
+@_typing.final
+class ListScheduledReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """there are others above the last one"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScheduledBatch]:
+        """by schedule id"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        batches: _abc.Iterable[Global___ScheduledBatch] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "error", b"error", "more", b"more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListScheduledReply: _TypeAlias = ListScheduledReply  # noqa: Y015
+
+@_typing.final
+class ScheduledBatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEDULE_ID_FIELD_NUMBER: _builtins.int
+    DELIVER_AT_US_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    STAGED_AT_US_FIELD_NUMBER: _builtins.int
+    schedule_id: _builtins.int
+    deliver_at_us: _builtins.int
+    records: _builtins.int
+    bytes: _builtins.int
+    """of the batch, as in ProduceBatch.payload"""
+    staged_at_us: _builtins.int
+    """when it was stored, by the leader's append clock"""
+    def __init__(
+        self,
+        *,
+        schedule_id: _builtins.int = ...,
+        deliver_at_us: _builtins.int = ...,
+        records: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        staged_at_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "deliver_at_us", b"deliver_at_us", "records", b"records", "schedule_id", b"schedule_id", "staged_at_us", b"staged_at_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScheduledBatch: _TypeAlias = ScheduledBatch  # noqa: Y015
+
+@_typing.final
+class CancelScheduledRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SCHEDULE_ID_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    """must be set"""
+    schedule_id: _builtins.int
+    """must be set"""
+    timeout_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int | None = ...,
+        schedule_id: _builtins.int | None = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_schedule_id", b"_schedule_id", "partition", b"partition", "schedule_id", b"schedule_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_schedule_id", b"_schedule_id", "partition", b"partition", "schedule_id", b"schedule_id", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    _WhichOneofReturnType__schedule_id: _TypeAlias = _typing.Literal["schedule_id"]  # noqa: Y015
+    _WhichOneofArgType__schedule_id: _TypeAlias = _typing.Literal["_schedule_id", b"_schedule_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__schedule_id) -> _WhichOneofReturnType__schedule_id | None: ...
+
+Global___CancelScheduledRequest: _TypeAlias = CancelScheduledRequest  # noqa: Y015
+
+@_typing.final
+class CancelScheduledReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    CANCELED_FIELD_NUMBER: _builtins.int
+    canceled: _builtins.bool
+    """false: the batch is published, was canceled before, or never was"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        canceled: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canceled", b"canceled", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelScheduledReply: _TypeAlias = CancelScheduledReply  # noqa: Y015
 
 @_typing.final
 class AccessGrant(_message.Message):

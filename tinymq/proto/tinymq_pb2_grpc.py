@@ -1195,6 +1195,125 @@ class DeadLetters:
             _registered_method=True)
 
 
+class SchedulesStub:
+    """Delayed batches that are not published yet. Each call goes to the leader of its partition.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ListScheduled = channel.unary_unary(
+                '/tinymq.v1.Schedules/ListScheduled',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListScheduledRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListScheduledReply.FromString,
+                _registered_method=True)
+        self.CancelScheduled = channel.unary_unary(
+                '/tinymq.v1.Schedules/CancelScheduled',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.CancelScheduledRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CancelScheduledReply.FromString,
+                _registered_method=True)
+
+
+class SchedulesServicer:
+    """Delayed batches that are not published yet. Each call goes to the leader of its partition.
+    """
+
+    def ListScheduled(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelScheduled(self, request, context):
+        """Drops a delayed batch. Answered when that is on a majority of disks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SchedulesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ListScheduled': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListScheduled,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListScheduledRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListScheduledReply.SerializeToString,
+            ),
+            'CancelScheduled': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelScheduled,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CancelScheduledRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.CancelScheduledReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tinymq.v1.Schedules', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tinymq.v1.Schedules', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Schedules:
+    """Delayed batches that are not published yet. Each call goes to the leader of its partition.
+    """
+
+    @staticmethod
+    def ListScheduled(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Schedules/ListScheduled',
+            tinymq_dot_proto_dot_tinymq__pb2.ListScheduledRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ListScheduledReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelScheduled(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Schedules/CancelScheduled',
+            tinymq_dot_proto_dot_tinymq__pb2.CancelScheduledRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.CancelScheduledReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class UsersStub:
     """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes.
     """

@@ -406,6 +406,46 @@ class DeadLettersServicer(metaclass=_abc_1.ABCMeta):
 
 def add_DeadLettersServicer_to_server(servicer: DeadLettersServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class SchedulesStub:
+    """Delayed batches that are not published yet. Each call goes to the leader of its partition."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> SchedulesAsyncStub: ...
+    ListScheduled: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListScheduledRequest, _tinymq_pb2.ListScheduledReply]
+    CancelScheduled: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.CancelScheduledRequest, _tinymq_pb2.CancelScheduledReply]
+    """Drops a delayed batch. Answered when that is on a majority of disks."""
+
+@_typing.type_check_only
+class SchedulesAsyncStub(SchedulesStub):
+    """Delayed batches that are not published yet. Each call goes to the leader of its partition."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ListScheduled: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListScheduledRequest, _tinymq_pb2.ListScheduledReply]  # type: ignore[assignment]
+    CancelScheduled: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.CancelScheduledRequest, _tinymq_pb2.CancelScheduledReply]  # type: ignore[assignment]
+    """Drops a delayed batch. Answered when that is on a majority of disks."""
+
+class SchedulesServicer(metaclass=_abc_1.ABCMeta):
+    """Delayed batches that are not published yet. Each call goes to the leader of its partition."""
+
+    @_abc_1.abstractmethod
+    def ListScheduled(
+        self,
+        request: _tinymq_pb2.ListScheduledRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ListScheduledReply, _abc.Awaitable[_tinymq_pb2.ListScheduledReply]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelScheduled(
+        self,
+        request: _tinymq_pb2.CancelScheduledRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.CancelScheduledReply, _abc.Awaitable[_tinymq_pb2.CancelScheduledReply]]:
+        """Drops a delayed batch. Answered when that is on a majority of disks."""
+
+def add_SchedulesServicer_to_server(servicer: SchedulesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class UsersStub:
     """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes."""
 

@@ -38,6 +38,7 @@ from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.schedules import SchedulesService
 from tinymq.rpc.services.users import UsersService
 from tinymq.rpc.services.workers import WorkersService
 
@@ -47,6 +48,7 @@ SERVICES: dict[str, type] = {
     "Groups": GroupsService,
     "Workers": WorkersService,
     "DeadLetters": DeadLettersService,
+    "Schedules": SchedulesService,
     "Users": UsersService,
     "Admin": AdminService,
     "QueueService": QueueService,
@@ -68,6 +70,8 @@ EXPECTED = {
     "DeadLetters.ExplainRecord": Access("describe", TOPIC),
     "DeadLetters.RedriveRecord": Access("write", TOPIC),
     "DeadLetters.PurgeRecords": Access("delete", TOPIC),
+    "Schedules.ListScheduled": Access("describe", TOPIC),
+    "Schedules.CancelScheduled": Access("write", TOPIC),
     "Channels.SetConsumer": Access("read", CHANNEL, (("read", TOPIC),)),
     "Channels.UnsetConsumer": Access("read", CHANNEL, (("read", TOPIC),)),
     "Channels.GetConsumer": Access("describe", CHANNEL, (("describe", TOPIC),)),

@@ -29,6 +29,7 @@ from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.schedules import SchedulesService
 from tinymq.rpc.services.users import UsersService
 from tinymq.rpc.services.workers import WorkersService
 
@@ -65,6 +66,7 @@ class Services:
     groups: GroupsService
     workers: WorkersService
     dead_letters: DeadLettersService
+    schedules: SchedulesService
     users: UsersService
     queue: pb_grpc.QueueServiceServicer  # tinymq.gateway.queue_service
 
@@ -142,6 +144,7 @@ def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
         "Channels": (pb_grpc.add_ChannelsServicer_to_server, services.channels),
         "Groups": (pb_grpc.add_GroupsServicer_to_server, services.groups),
         "DeadLetters": (pb_grpc.add_DeadLettersServicer_to_server, services.dead_letters),
+        "Schedules": (pb_grpc.add_SchedulesServicer_to_server, services.schedules),
         "Users": (pb_grpc.add_UsersServicer_to_server, services.users),
         "Workers": (pb_grpc.add_WorkersServicer_to_server, services.workers),
         "QueueService": (pb_grpc.add_QueueServiceServicer_to_server, services.queue),

@@ -21,6 +21,7 @@ from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.quotas import UNLIMITED, Share
 from tinymq.broker.serve.slices import Slice
 from tinymq.format.batch import CheckedBatch, Declared
+from tinymq.format.feature_level import DELAYS_LEVEL, check
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.common.broker_state import Serving
@@ -162,6 +163,8 @@ class ProduceStream:
         partition = broker.find(topic_id, batch.partition)
         if checked is None:
             checked = admit(payload, batch.payload_crc, broker.limits, declared)
+        if batch.WhichOneof("due") is not None:
+            check("a delayed batch", DELAYS_LEVEL, partition.group.feature_level)
         acks = _ACKS.get(batch.acks)
         if acks is None:
             raise InvalidRequest(f"acks {batch.acks} is not known", hint="quorum 0, leader 1, none 2")

@@ -42,6 +42,7 @@ class MemoryServer:
             "Groups": services.groups,
             "Workers": services.workers,
             "DeadLetters": services.dead_letters,
+            "Schedules": services.schedules,
             "Users": services.users,
             "QueueService": services.queue,
         }
