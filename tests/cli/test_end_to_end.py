@@ -95,6 +95,13 @@ def _read_all(terminal: int) -> str:
     return read.decode(errors="replace")
 
 
+def test_lines_are_dealt_out_by_round_robin(topic: str, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
+    _feed(monkeypatch, b"a\nb\nc\nd\n")
+    assert run(["produce", topic, "--partitioner", "round_robin"]) == Exit.OK
+    offsets = cluster.client().admin.offsets(topic)
+    assert [place.high_watermark for place in offsets.values()] == [2, 2]
+
+
 def test_standard_input_and_start_positions(
     topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

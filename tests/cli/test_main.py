@@ -78,6 +78,7 @@ def test_every_operating_error_has_an_exit_code_and_a_bug_has_none() -> None:
         (["produce", "x", "-H", "nothing"], Exit.USAGE, "name=value"),
         (["produce", "x", "-k", "a", "-K", ":"], Exit.USAGE, "exclude"),
         (["produce", "x", "-K", ""], Exit.USAGE, "empty"),
+        (["produce", "x", "-p", "0", "--partitioner", "sticky"], Exit.USAGE, "exclude"),
         (["produce", "x", "-K", r"\q"], Exit.USAGE, r"\xNN"),
         (["produce", "x", "--key-optional"], Exit.USAGE, "without --key-separator"),
         (["consume", "x", "--raw", "-o", "json"], Exit.USAGE, "exclude"),

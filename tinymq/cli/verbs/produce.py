@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
@@ -37,6 +38,10 @@ Input = Annotated[
 OnePartition = Annotated[
     int | None,
     Parameter(name=["--partition", "-p"], help="Send every record to this partition instead of choosing by key."),
+]
+Partitioner = Annotated[
+    Literal["keyed", "round_robin", "sticky"],
+    Parameter(help="keyed: by the key; lines without one go to one partition per batch. round_robin: line by line."),
 ]
 LINE_BYTES_MAX = Limits().record_bytes_max
 PROGRESS_EVERY = 1_000
@@ -70,6 +75,7 @@ def produce(
     input: Input = "lines",
     header: Annotated[list[str] | None, Parameter(name=["--header", "-H"], help="name=value; may be repeated.")] = None,
     partition: OnePartition = None,
+    partitioner: Partitioner = "keyed",
     compression: Literal["none", "lz4", "zstd"] = "none",
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
@@ -84,6 +90,8 @@ def produce(
     `headers` and `timestamp`. Its topic, partition and offset are ignored. -H adds headers to each record.
     """
     fixed = parse_headers(header or [])
+    if partition is not None and partitioner != "keyed":
+        raise InvalidRequest(f"--partition and --partitioner {partitioner} exclude one another")
     read = reader_of(input, key, key_separator, optional=key_optional)
     began = time.monotonic()
     tally = Tally()
@@ -93,17 +101,15 @@ def produce(
         with (
             servers.connect() as mq,
             progress(files or []) as advance,
-            mq.producer(compression=compression, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms) as producer,
+            mq.producer(
+                compression=compression,
+                partitioner=partitioner,
+                delivery_timeout_ms=timeout_ms,
+                block_ms_max=timeout_ms,
+            ) as producer,
         ):
-            for line, place in _lines(files or []):
-                record = read(line, place)
-                tally.lines += 1
-                pending.append(_send(producer, topic, record, fixed, partition))
-                tally.sent += 1
-                tally.bytes += len(line)
-                if tally.lines % PROGRESS_EVERY == 0:
-                    advance(tally.bytes)
-                _count_done(pending, tally)
+            send = partial(_send, producer, topic, headers=fixed, partition=partition)
+            _send_lines(_lines(files or []), read, send, tally, pending, advance)
             if not tally.lines:
                 mq.admin.describe_topic(topic)  # report an unknown topic even if there is nothing to send
             with suppress(NotDelivered):  # the loop below collects the errors
@@ -118,6 +124,25 @@ def produce(
     _count_done(pending, tally)
     _report(tally, time.monotonic() - began, output)
     return Exit.FAILED if tally.failed else Exit.OK
+
+
+def _send_lines(
+    lines: Iterator[tuple[bytes, Place]],
+    read: Callable[[bytes, Place], InputRecord],
+    send: Callable[[InputRecord], Delivery],
+    tally: Tally,
+    pending: deque[Delivery],
+    advance: Callable[[int], None],
+) -> None:
+    for line, place in lines:
+        record = read(line, place)
+        tally.lines += 1
+        pending.append(send(record))
+        tally.sent += 1
+        tally.bytes += len(line)
+        if tally.lines % PROGRESS_EVERY == 0:
+            advance(tally.bytes)
+        _count_done(pending, tally)
 
 
 def _send(
@@ -246,6 +271,7 @@ app = App(
         produce,
         "seq 1000 | tinymq produce orders",
         "tinymq produce orders -K ':' people.txt",
+        "seq 6 | tinymq produce orders --partitioner round_robin",
         "tinymq consume orders -e -o jsonl | tinymq produce copies -i jsonl",
     ),
 )
