@@ -136,6 +136,27 @@ def parse_group_settings(kind: GroupKind, settings: Iterable[tuple[str, str]]) -
     return {name: given.get(name, default) for name, (_, default) in declared.items()}
 
 
+def differing_settings(
+    kind: GroupKind, given: Iterable[tuple[str, str]], present: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """The given settings that a present group of this kind has with another value, by name: (given, present).
+
+    Two texts of one value do not differ. A setting that this build or the group's brokers do not know is left out.
+    """
+    declared = SETTINGS[kind]
+    differing = {}
+    for name, text in given:
+        if name in declared and name in present:
+            setting, _ = declared[name]
+            try:
+                wanted = setting.text(setting.parse(text))
+            except InvalidConfig:
+                wanted = text  # only the broker's build knows this value
+            if wanted != present[name]:
+                differing[name] = (wanted, present[name])
+    return differing
+
+
 def is_pattern(topic: str) -> bool:
     """Whether the text is a pattern, which stands for all present and future topics that match."""
     return "*" in topic or "?" in topic

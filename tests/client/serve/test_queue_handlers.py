@@ -108,7 +108,8 @@ def test_a_handler_says_what_becomes_of_its_record(cluster: Cluster, caplog: pyt
             assert reasons[b"never"] == "nobody wants it"
             traceback = next(each for each in found if each.value == b"bad luck").header("tinymq-traceback") or b""
             assert b"ValueError: it always fails" in traceback
-            assert sum(cursor.lag for cursor in await mq.admin.group_lag("qc")) == 0
+            while any(cursor.lag for cursor in await mq.admin.group_lag("qc")):  # a copy is seen before its burial ends
+                await asyncio.sleep(0)
 
     with caplog.at_level(logging.WARNING, "tinymq.client"):
         run(check(), WAIT_S)

@@ -60,7 +60,7 @@ class Place:
         return [job.offset for job in new]
 
     def settle(self, job: Job, verb: Verb, delay_s: float | None, error: str) -> None:
-        job.state = State.SETTLED
+        job.state = State.RELEASED if verb is Verb.RELEASE else State.SETTLED
         self.work.settle(Settlement(verb, [job], delay_s, error))
 
     def said(self) -> Sequence[pb.WorkSettle]:

@@ -45,6 +45,21 @@ def test_a_worker_gets_every_record_once_and_its_acks_are_committed(mq: Client, 
     assert sorted(got) == sorted(b"%d" % n for n in range(300))
 
 
+def test_a_worker_is_told_which_of_its_settings_the_group_has_not(
+    mq: Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = {"lease_ms": 60_000, "retry_ms": [1000, 2000], "rate_max": "none"}
+    for settings in (first, {**first, "retry_ms": "1000,2000"}, {}):
+        with mq.worker(topic, group=topic, group_settings=settings):
+            assert caplog.messages == []
+    with mq.worker(topic, group=topic, group_settings={**first, "lease_ms": 5000}):
+        assert caplog.messages == [
+            f"group {topic} has lease_ms=60000, not 5000 as this program says; "
+            f"to change it: tinymq group alter {topic} --set lease_ms=5000"
+        ]
+    assert mq.admin.describe_group(topic).settings["lease_ms"] == "60000"
+
+
 def test_two_workers_share_the_records(mq: Client, topic: str) -> None:
     """Neither is granted more than its prefetch, so the second gets what the first has no room for."""
     fill(mq, topic, 40)
@@ -146,7 +161,8 @@ def test_what_is_taken_and_not_begun_can_be_given_back_uncharged(mq: Client, top
         one.stop()  # or the same worker may get them again
         for job in (second, third):
             job.release()
-            job.ack()  # the first verb decided
+            with pytest.raises(InvalidRequest, match="is released already: ack"):
+                job.ack()
         again: list[Job] = []
         while len(again) < 2:
             again += other.poll(POLL_S)

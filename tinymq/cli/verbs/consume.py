@@ -12,16 +12,19 @@ from cyclopts import App, Parameter
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange
 from tinymq.base.types import Offset
 from tinymq.cli.common.escapes import visible_json
-from tinymq.cli.common.offsets import Last, parse_start
+from tinymq.cli.common.offsets import Last, Start, parse_start
 from tinymq.cli.common.options import Lines, Raw, epilogue
 from tinymq.cli.common.output import flush, record_bytes, write_record
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.common.template import compile_template, iso
+from tinymq.cli.verbs.group import place_of
+from tinymq.cli.verbs.queues.member import copy_as_member
 
 if TYPE_CHECKING:
     from tinymq.client import Client, Message, Reader
     from tinymq.client.common.start_positions import Places
 
+ReplicaChoice = Literal["leader", "follower", "nearest", "any"]
 DEFAULT_FORMAT = r"%v\n"
 POLL_S = 1.0
 SHARED_POLL_S = 0.05  # of each topic, if there are several: a quiet one delays the others by this
@@ -46,13 +49,15 @@ def consume(
     partition: Annotated[
         list[int] | None, Parameter(name=["--partition", "-p"], help="Only these partitions; may be repeated.")
     ] = None,
+    group: Annotated[
+        str | None,
+        Parameter(name=["--group", "-g"], help="Read as a member of this stream group; it is made if there is none."),
+    ] = None,
     count: Annotated[int | None, Parameter(name=["--count", "-n"], help="Stop after this many records.")] = None,
     exit_at_end: Annotated[
         bool, Parameter(name=["--exit-at-end", "-e"], negative="", help="Stop at the end of the topic.")
     ] = False,
-    replica: Annotated[
-        Literal["leader", "follower", "nearest", "any"], Parameter(help="Which replica serves the reads.")
-    ] = "leader",
+    replica: Annotated[ReplicaChoice, Parameter(help="Which replica serves the reads.")] = "leader",
     raw: Raw = False,
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Lines = "table",
@@ -62,21 +67,46 @@ def consume(
     On a terminal, control characters of records are printed as escapes, such as \\x1b and \\n. --raw prints the bytes
     unchanged, as a file or a pipe always gets them. -o jsonl prints one JSON object per line, which `tinymq produce -i
     jsonl` reads; a key or value that is not UTF-8 text is printed as key_base64 or value_base64.
+
+    With -g, the members of a group divide the partitions, and what is printed is committed: the next call goes on from
+    there. --offset is where a new group begins. -e ends the command when the group has read what was there at first.
     """
     if count is not None and count < 0:
         raise InvalidRequest(f"-n {count}: the number of records must be 0 or more")
     render = renderer(format, output, raw)
+    if group is not None and (partition or replica != "leader"):
+        raise InvalidRequest("-p and --replica exclude -g", hint="the members of a group divide its partitions")
+    if group is not None:
+        names, place = list(dict.fromkeys(topics)), place_of(offset)
+        with servers.connect() as mq:
+            copy_as_member(mq, names, group, place, render, count=count, exit_at_end=exit_at_end)
+        return
     start = parse_start(offset)
     with servers.connect() as mq:
-        end: Places | None = "latest" if exit_at_end else None
-        with ExitStack() as opened:
-            readers = []
-            for topic in dict.fromkeys(topics):
-                places: Places = start if not isinstance(start, Last) else _last(mq, topic, start.count, partition)
-                if isinstance(start, Offset):
-                    _check_within(mq, topic, start.value, partition)
-                readers.append(opened.enter_context(mq.reader(topic, partition, places, end, replica=replica)))
-            _copy(readers, render, count)
+        _copy_topics(mq, topics, partition, start, replica, render, count=count, exit_at_end=exit_at_end)
+
+
+def _copy_topics(
+    mq: Client,
+    topics: list[str],
+    partitions: list[int] | None,
+    start: Start,
+    replica: ReplicaChoice,
+    render: Callable[[Message], bytes],
+    *,
+    count: int | None,
+    exit_at_end: bool,
+) -> None:
+    """Print records of topics without a group."""
+    end: Places | None = "latest" if exit_at_end else None
+    with ExitStack() as opened:
+        readers = []
+        for topic in dict.fromkeys(topics):
+            places: Places = start if not isinstance(start, Last) else _last(mq, topic, start.count, partitions)
+            if isinstance(start, Offset):
+                _check_within(mq, topic, start.value, partitions)
+            readers.append(opened.enter_context(mq.reader(topic, partitions, places, end, replica=replica)))
+        _copy(readers, render, count)
 
 
 def _last(mq: Client, topic: str, count: int, partitions: list[int] | None) -> dict[int, Offset]:
@@ -158,6 +188,7 @@ app = App(
         r"tinymq consume orders --offset @-1h -f '%T %k %v\n'",
         "tinymq consume orders --offset -10 --exit-at-end",
         "tinymq consume orders -e -o jsonl",
+        "tinymq consume orders -g billing",
     ),
 )
 app.default(consume)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tinymq.base.errors import InvalidRequest
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leader_calls import ask_leader, topic_with
-from tinymq.client.common.argument_checks import check_count, check_partition, check_topic
+from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_partition, check_topic
 from tinymq.proto import tinymq_pb2 as pb
 
 RUN_BYTES = 16
@@ -84,7 +84,10 @@ class DeadLetterCalls:
         left = self._cluster.countdown(timeout_s)
         topic = await topic_with(self._cluster, check_topic(name), check_partition(partition), left())
         request = pb.ExplainRecordRequest(
-            topic_id=topic.topic_id, partition=partition, offset=check_count("offset", offset, 0), count=count
+            topic_id=topic.topic_id,
+            partition=partition,
+            offset=check_count("offset", offset, 0, OFFSET_MAX),
+            count=count,
         )
         reply = await ask_leader(self._cluster, topic, partition, request, timeout_s=left(), changes=False)
         groups: dict[int, list[GroupStory]] = {}
@@ -104,7 +107,7 @@ class DeadLetterCalls:
         request = pb.RedriveRecordRequest(
             topic_id=topic.topic_id,
             partition=partition,
-            offset=check_count("offset", offset, 0),
+            offset=check_count("offset", offset, 0, OFFSET_MAX),
             run=run or self._cluster.rng.randbytes(RUN_BYTES),
         )
         reply = await ask_leader(self._cluster, topic, partition, request, timeout_s=left())
@@ -116,7 +119,7 @@ class DeadLetterCalls:
         left = self._cluster.countdown(timeout_s)
         topic = await topic_with(self._cluster, check_topic(name), check_partition(partition), left())
         request = pb.PurgeRecordsRequest(
-            topic_id=topic.topic_id, partition=partition, before=check_count("before", before, 0)
+            topic_id=topic.topic_id, partition=partition, before=check_count("before", before, 0, OFFSET_MAX)
         )
         reply = await ask_leader(self._cluster, topic, partition, request, timeout_s=left())
         return int(reply.count)

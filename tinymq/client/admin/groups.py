@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +18,7 @@ from tinymq.base.errors import (
     UnknownTopic,
     WrongKind,
 )
-from tinymq.base.group_config import topic_matches
+from tinymq.base.group_config import GroupKind, differing_settings, topic_matches
 from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.channels import LEADERS_AT_ONCE_MAX
 from tinymq.client.cluster.cluster import Cluster
@@ -29,6 +30,8 @@ from tinymq.client.common.values import as_datetime
 from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import REQUEST_ID_BYTES, ChannelId, GroupRef
 from tinymq.proto import tinymq_pb2 as pb
+
+LOG = logging.getLogger("tinymq.client")
 
 KIND_NUMBERS = {"stream": 1, "queue": 2}
 
@@ -130,16 +133,20 @@ class GroupCalls:
         exist_ok: bool,
         timeout_s: float,
     ) -> GroupDescription:
-        """Make a group, and wait until its cursor is in every partition."""
+        """Make a group, and wait until its cursor is in every partition.
+
+        With `exist_ok`, a group that is there keeps its settings. The log warns of each setting that differs.
+        """
         place = read_place(start)
         if isinstance(place, KnownOffset):
             raise InvalidRequest("a group begins at earliest, latest or a time", hint="to begin at an offset, seek")
+        texts = {key: _text(value) for key, value in settings.items()}
         request = pb.CreateGroupRequest(
             name=check_channel(name),
             kind=kind,
             topics=topics,
             start_us=place.timestamp_us,
-            settings=[pb.Setting(name=key, value=_text(value)) for key, value in settings.items()],
+            settings=[pb.Setting(name=key, value=value) for key, value in texts.items()],
             exist_ok=exist_ok,
         )
         left = self._cluster.countdown(timeout_s)
@@ -149,8 +156,12 @@ class GroupCalls:
             present = await self._readable(name, left()) if exist_ok else None
             if present is None or present.kind != kind:
                 raise
-            return present
-        return _describe(reply.group)
+            made = present
+        else:
+            made = _describe(reply.group)
+        if made.kind == kind:
+            _warn_of_differences(made, texts)
+        return made
 
     async def _readable(self, name: str, timeout_s: float) -> GroupDescription | None:
         """A group that exists and that this client may read, though it may not make one. None: there is none."""
@@ -281,6 +292,14 @@ def _describe(info: pb.GroupInfo) -> GroupDescription:
         group_id=info.group_id,
         paused=info.paused,
     )
+
+
+def _warn_of_differences(group: GroupDescription, given: Mapping[str, str]) -> None:
+    """Log each given setting that the group has with another value. A group that this call made has none."""
+    for name, (wanted, present) in differing_settings(GroupKind(group.kind), given.items(), group.settings).items():
+        values = f"{name}={present or repr('')}, not {wanted or repr('')} as this program says"
+        change = f"tinymq group alter {group.name} --set {name}={wanted}"
+        LOG.warning("group %s has %s; to change it: %s", group.name, values, change)
 
 
 def _member(info: pb.GroupMember) -> GroupMember:

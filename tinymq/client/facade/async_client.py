@@ -291,9 +291,12 @@ class AsyncClient:
             @mq.subscribe("emails", group="mailer", kind="queue", concurrency=16)
             async def send(job): ...
 
-        kind: "stream" or "queue"; without it, that of the group, and "stream" for a new one. concurrency: how many
-        records are handled at a time; in a stream group, each of another partition. on_error, when the handler raises:
-        "retry" by the group's rules, "skip", or "stop" `run`; `Retry` and `Reject` decide by themselves.
+        kind: "stream" divides partitions: a record that fails is tried again while its partition waits. "queue" leases
+        records one by one: a record that fails comes again later, and the others go on. Without `kind` the handler
+        takes the group as it is, and makes a stream group if there is none: name the kind if the handler needs one.
+        concurrency: how many records are handled at a time; in a stream group, each of another partition. on_error,
+        when the handler raises: "retry" by the group's rules, "skip", or "stop" `run`; `Retry` and `Reject` decide by
+        themselves.
         group_settings: of a queue group that the handler makes. Others: see `consumer`, and WorkerConfig of a queue
         group (prefetch_records is twice the concurrency). docs/groups.md tells the whole story.
 

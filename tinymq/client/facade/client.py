@@ -146,8 +146,9 @@ class Client(ClientCalls):
             @mq.subscribe("emails", group="mailer", kind="queue", concurrency=16)
             def send(job): ...
 
-        As AsyncClient.subscribe, which says what the arguments are. Does not connect. Raises InvalidRequest,
-        InvalidName, InvalidConfig.
+        Without `kind` the handler takes the group as it is, and makes a stream group if there is none: then partitions
+        are divided, and a record that fails is tried again while its partition waits. AsyncClient.subscribe says what
+        the other arguments are. Does not connect. Raises InvalidRequest, InvalidName, InvalidConfig.
         """
         return self._serving.subscriptions.subscribe(
             topics,

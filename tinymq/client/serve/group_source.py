@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from tinymq.base.errors import Closed, InvalidRequest, UnknownGroup, WrongKind
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.serve.source import Record, Source
@@ -9,6 +11,8 @@ from tinymq.client.serve.stream_source import StreamSource
 from tinymq.client.serve.subscription import Kind, Subscription
 from tinymq.client.serve.work_source import WorkSource
 from tinymq.client.work.worker import Wake
+
+LOG = logging.getLogger("tinymq.client")
 
 
 class GroupSource:
@@ -67,11 +71,13 @@ class GroupSource:
         from tinymq.client.admin.broker_calls import BrokerCalls  # here: most programs need no admin calls
         from tinymq.client.admin.groups import GroupCalls
 
-        asked, name = self._subscription.kind, self._subscription.group
+        asked, name, handler = self._subscription.kind, self._subscription.group, self._subscription.name
         timeout_s = self._cluster.config.request_timeout_ms / 1000
         try:
             group = await GroupCalls(self._cluster, BrokerCalls(self._cluster)).describe(name, timeout_s)
         except UnknownGroup:
+            if asked is None:
+                LOG.info("group %s is new: handler %s, which names no kind, makes a stream group", name, handler)
             return asked or "stream"
         if asked is not None and group.kind != asked:
             raise WrongKind(f"{name!r} is a {group.kind} group", hint=f'subscribe without kind="{asked}"')

@@ -31,6 +31,7 @@ class State(Enum):
 
 UNSTARTED = (State.WAITING, State.TAKEN, State.RELEASED)
 IN_HAND = (State.TAKEN, State.STARTED)
+OUTCOMES = {Verb.ACK: "acknowledged", Verb.NACK: "nacked", Verb.REJECT: "rejected", Verb.RELEASE: "released"}
 
 
 class Job:
@@ -41,8 +42,8 @@ class Job:
             job.ack()
 
     A job that is not settled stays leased as long as its worker lives. What can no longer be settled is told by the
-    worker's `on_lost`, and raised by `worker.flush()`. The first of ack, nack, reject and release decides; later calls
-    do nothing.
+    worker's `on_lost`, and raised by `worker.flush()`. The first of ack, nack, reject and release decides: the same
+    verb again does nothing, and another one raises InvalidRequest. No verb raises for a job that was lost.
 
     `grant` orders the deliveries of a record: of two, the later one has the greater `(grant.term, grant.number)`. A
     database that keeps it can refuse the write of a worker that lost its lease.
@@ -62,7 +63,7 @@ class Job:
                 job.nack(delay=60.0, error="the mail server rests")
     """
 
-    __slots__ = ("_settle", "bytes", "freed", "grant", "message", "partition_work", "since_s", "state")
+    __slots__ = ("_settle", "_settled_by", "bytes", "freed", "grant", "message", "partition_work", "since_s", "state")
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class Job:
         self.bytes = size  # of credit
         self.freed = False  # whether the leader may grant another record instead of it
         self._settle = settle
+        self._settled_by: Verb | None = None  # the application's verb that decided
 
     def __repr__(self) -> str:
         return f"<Job {self.topic}/{self.partition} at {self.offset}, delivery {self.delivery}>"
@@ -140,42 +142,52 @@ class Job:
             self._settle(self, Verb.START, None, "")
 
     def ack(self) -> None:
-        """The record is done. Durable when `worker.flush()`, or the worker's `with` block, has ended."""
-        if self.in_hand:
-            self.state = State.SETTLED
-            self._settle(self, Verb.ACK, None, "")
+        """The record is done. Durable when `worker.flush()`, or the worker's `with` block, has ended.
+
+        Raises InvalidRequest after nack, reject or release.
+        """
+        self._decide(Verb.ACK, None, "")
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         """This delivery failed: deliver the record again after `delay` seconds, or after the group's next delay.
 
         A record whose last delivery failed becomes a dead letter. `error`: for people; the last 4 KiB are kept. Raises
-        InvalidRequest (delay: 0 to 30 days).
+        InvalidRequest (delay: 0 to 30 days), and after ack, reject or release.
         """
         if delay is not None and not 0 <= delay <= DELAY_S_MAX:
             raise InvalidRequest(f"delay={delay!r}", hint=f"pass seconds, from 0 to {DELAY_S_MAX:g}, or None")
-        if self.in_hand:
-            self.state = State.SETTLED
-            self._settle(self, Verb.NACK, delay, error[-ERROR_LENGTH_MAX:])
+        self._decide(Verb.NACK, delay, error)
 
     def reject(self, reason: str = "") -> None:
-        """No delivery of this record can succeed: it goes to the dead letters. The last 4 KiB of `reason` are kept."""
-        if self.in_hand:
-            self.state = State.SETTLED
-            self._settle(self, Verb.REJECT, None, reason[-ERROR_LENGTH_MAX:])
+        """No delivery of this record can succeed: it goes to the dead letters. The last 4 KiB of `reason` are kept.
+
+        Raises InvalidRequest after ack, nack or release.
+        """
+        self._decide(Verb.REJECT, None, reason)
 
     def release(self) -> None:
         """Give the record back, uncharged: another worker, or this one unless it is stopped, may have it at once.
 
-        Only for a job that is not begun, of `worker.poll(start=False)`. Raises InvalidRequest for one that is.
+        Only for a job that is not begun, of `worker.poll(start=False)`. Raises InvalidRequest for one that is begun,
+        and after ack, nack or reject.
         """
         if self.state is State.STARTED:
             hint = "take jobs by poll(start=False), or use nack(delay=0), which counts as a failed delivery"
             raise InvalidRequest(f"{self!r} is begun: it cannot be given back", hint=hint)
-        if self.state is State.TAKEN:
-            self.state = State.RELEASED
-            self._settle(self, Verb.RELEASE, None, "")
+        self._decide(Verb.RELEASE, None, "")
 
     def extend(self) -> None:
         """Begin the lease again. The worker does this by itself while it lives, up to max_handler_ms."""
         if self.in_hand:
             self._settle(self, Verb.EXTEND, None, "")
+
+    def _decide(self, verb: Verb, delay_s: float | None, error: str) -> None:
+        """Settle or release the job. Raises InvalidRequest if another verb has decided."""
+        if self.in_hand:
+            self._settled_by = verb
+            self.state = State.RELEASED if verb is Verb.RELEASE else State.SETTLED
+            self._settle(self, verb, delay_s, error[-ERROR_LENGTH_MAX:])
+        elif self.state is not State.LOST and self._settled_by not in (None, verb):
+            outcome = OUTCOMES[self._settled_by]
+            hint = "settle a job once: the first of ack, nack, reject and release decides"
+            raise InvalidRequest(f"{self!r} is {outcome} already: {verb.name.lower()}() comes too late", hint=hint)

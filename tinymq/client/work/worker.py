@@ -361,5 +361,5 @@ class AsyncWorker:
             for job in list(work.held.values()):
                 if job.state is State.TAKEN:
                     job.release()
-                else:
+                elif job.in_hand:
                     job.nack(error=text)

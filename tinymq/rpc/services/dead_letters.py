@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange
 from tinymq.broker.dead_letters.story import GroupStory
+from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.messages import prove_leading
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -36,8 +37,7 @@ class DeadLettersService(pb_grpc.DeadLettersServicer):
             raise InvalidRequest(f"the stories of {count} records", hint=f"ask for up to {RECORDS_MAX}")
         end = partition.high_watermark
         if request.offset >= end:
-            message = f"{partition}: offset {request.offset} is not below the end {end}"
-            raise OffsetOutOfRange(message, log_start=partition.log_start, high_watermark=end)
+            raise _not_there(partition, request.offset)
         reply = pb.ExplainRecordReply(log_start=partition.log_start, high_watermark=end)
         for offset in range(request.offset, min(request.offset + count, end)):
             told = await letters.stories.tell(partition, offset, request.group)
@@ -62,6 +62,18 @@ class DeadLettersService(pb_grpc.DeadLettersServicer):
         letters = self._serving.dead_letters()
         partition = self._serving.running().find(request.topic_id, request.partition)
         return pb.PurgeRecordsReply(count=await letters.redrives.purge(partition, 0, request.before))
+
+
+def _not_there(partition: Partition, offset: int) -> OffsetOutOfRange:
+    """The error for an offset at or behind the end of a partition."""
+    start, end = partition.log_start, partition.high_watermark
+    if start < end:
+        message = f"{partition} has no record at offset {offset} yet: its newest one is at {end - 1}"
+        hint = f"ask for an offset from {start} to {end - 1}"
+    else:
+        message = f"{partition} has no record at offset {offset}: it is empty"
+        hint = "send a record first" if not end else f"all its records, up to offset {end - 1}, are removed"
+    return OffsetOutOfRange(message, hint=hint, log_start=start, high_watermark=end)
 
 
 def _is_shown(story: GroupStory) -> bool:
