@@ -31,4 +31,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     public_names: list[str] = importlib.import_module("tinymq.client").__all__
-    return sorted({*globals(), *public_names})
+    return sorted({*public_names, *(name for name in globals() if name.startswith("__"))})

@@ -34,8 +34,10 @@ def test_the_package_alone_loads_no_client() -> None:
 
 def test_the_names_for_completion_are_public() -> None:
     import tinymq
+    import tinymq.client
 
-    assert "Client" in dir(tinymq)
+    for package in (tinymq, tinymq.client):
+        assert [name for name in dir(package) if not name.startswith("_")] == tinymq.__all__
     assert "__version__" in dir(tinymq)
 
 

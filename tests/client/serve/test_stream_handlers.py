@@ -161,6 +161,8 @@ def test_a_wrong_subscription_is_refused_where_it_is_written() -> None:
     ):
         with pytest.raises(error):
             wrong()
+    assert mq.health(), "a program without handlers is not restarted by its probe"
+    mq.subscribe("t", group="g")(print)
     assert mq.health().reason == "run() or serve() is not running"
     mq.close()
 

@@ -341,7 +341,9 @@ class AsyncClient:
 
     def health(self) -> Health:
         """Whether the handlers are live: False if `run` or `serve` is not running, if the client's loop is blocked, or
-        if a handler has lost its group for more than 30 s. Callable from any thread, for example by a probe.
+        if a handler has lost its group for more than 30 s. True without handlers: it says nothing about brokers.
+
+        Never blocks. Callable from any thread, for example by a probe.
         """
         return self._serving.health()
 

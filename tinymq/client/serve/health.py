@@ -44,6 +44,7 @@ class Health:
 
 
 NOT_SERVING = Health(False, "run() or serve() is not running")
+NOTHING_SUBSCRIBED = Health(True, "")  # a program that only sends or reads: its probe must not restart it
 
 
 def judge(handlers: tuple[HandlerHealth, ...], loop_silent_s: float) -> Health:

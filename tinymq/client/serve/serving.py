@@ -13,7 +13,7 @@ from tinymq.base.errors import InvalidRequest
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.argument_checks import check_wait
 from tinymq.client.serve.group_source import GroupSource
-from tinymq.client.serve.health import NOT_SERVING, Health
+from tinymq.client.serve.health import NOT_SERVING, NOTHING_SUBSCRIBED, Health
 from tinymq.client.serve.server import LEAVING_S, Server
 from tinymq.client.serve.source import Source
 from tinymq.client.serve.subscription import Subscription, Subscriptions
@@ -71,7 +71,9 @@ class Serving:
     def health(self) -> Health:
         """The handlers' state now."""
         server = self._server
-        return NOT_SERVING if server is None else server.health()
+        if server is not None:
+            return server.health()
+        return NOT_SERVING if len(self.subscriptions) else NOTHING_SUBSCRIBED
 
     async def close(self) -> None:
         """End `serve` without waiting for the handlers. Returns when the groups are left."""

@@ -52,6 +52,7 @@ class Job:
 
         for job in worker.poll(timeout=5.0, start=False):
             print(job.topic, job.partition, job.offset, job.delivery, job.timestamp, job.key, job.headers, job.in_hand)
+            print(job.message.timestamp_us)
             if job.header("to") is None:
                 job.start()
                 job.reject("nobody to send it to")
@@ -63,7 +64,9 @@ class Job:
                 job.nack(delay=60.0, error="the mail server rests")
     """
 
-    __slots__ = ("_settle", "_settled_by", "bytes", "freed", "grant", "message", "partition_work", "since_s", "state")
+    __slots__ = (
+        "_message", "_settle", "_settled_by", "bytes", "freed", "grant", "partition_work", "since_s", "state",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Job:
         settle: Callable[[Job, Verb, float | None, str], None],
         size: int,
     ) -> None:
-        self.message = message
+        self._message = message
         self.grant = grant
         self.partition_work = partition_work
         self.state = State.WAITING
@@ -87,39 +90,44 @@ class Job:
         return f"<Job {self.topic}/{self.partition} at {self.offset}, delivery {self.delivery}>"
 
     @property
+    def message(self) -> Message:
+        """The record as a Message: for a function that takes the records of readers and of workers."""
+        return self._message
+
+    @property
     def topic(self) -> str:
         """The name of the record's topic."""
-        return self.message.topic
+        return self._message.topic
 
     @property
     def partition(self) -> int:
         """The number of the record's partition."""
-        return self.message.partition
+        return self._message.partition
 
     @property
     def offset(self) -> int:
         """The record's offset in its partition."""
-        return self.message.offset
+        return self._message.offset
 
     @property
     def key(self) -> bytes | None:
         """The record's key; None if it has none."""
-        return self.message.key
+        return self._message.key
 
     @property
     def value(self) -> bytes | None:
         """The record's value."""
-        return self.message.value
+        return self._message.value
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
         """The record's headers, as (name, value), in their order."""
-        return self.message.headers
+        return self._message.headers
 
     @property
     def timestamp(self) -> datetime:
         """The sender's time, in UTC."""
-        return self.message.timestamp
+        return self._message.timestamp
 
     @property
     def delivery(self) -> int:
@@ -133,7 +141,7 @@ class Job:
 
     def header(self, name: str) -> bytes | None:
         """Return the value of the last header of that name; None if there is none."""
-        return self.message.header(name)
+        return self._message.header(name)
 
     def start(self) -> None:
         """Begin a job of `worker.poll(start=False)`. From now on a crash counts as a failed delivery."""

@@ -33,7 +33,7 @@ class State(Enum):
 _WHY = {
     State.UNFORMED: (
         "this broker belongs to no cluster yet",
-        "form one: tinymq cluster init",
+        "form one: tinymq cluster init -s ALL-BROKERS --secret-file FILE",
     ),
     State.STARTING: ("this broker is starting", "try again shortly"),
     State.STOPPING: ("this broker is stopping", "ask another broker"),
