@@ -71,6 +71,28 @@ def test_handlers_of_one_partition_run_side_by_side(cluster: Cluster, ending: st
     assert handled == {b"%d" % n: 1 for n in range(8)}
 
 
+@pytest.mark.parametrize("verb", ["nack", "reject"])
+def test_a_handler_may_settle_its_job_by_itself_and_return(cluster: Cluster, verb: str) -> None:
+    topic, deliveries = f"qs-{verb}", list[int]()
+    with Client(cluster.servers) as mq:
+        mq.admin.create_topic(topic)
+        mq.send(topic, b"first")
+
+        @mq.subscribe(topic, group=topic, kind="queue", group_settings=AT_ONCE)
+        def handle(job: Job) -> None:
+            deliveries.append(job.delivery)
+            if job.value == b"last" or job.delivery == 2:
+                mq.stop()
+            elif verb == "nack":
+                job.nack(delay=0)
+            else:
+                job.reject("nobody wants it")
+                mq.send(topic, b"last")
+
+        mq.run()
+    assert deliveries == ([1, 2] if verb == "nack" else [1, 1])
+
+
 def test_a_handler_says_what_becomes_of_its_record(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     deliveries: list[tuple[bytes | None, int]] = []
 

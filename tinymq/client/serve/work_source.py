@@ -49,7 +49,8 @@ class WorkSource:
         return job
 
     def done(self, record: Job) -> None:
-        record.ack()
+        if record.in_hand:  # else the handler has settled it itself, perhaps by another verb
+            record.ack()
 
     def failed(self, record: Job, error: BaseException) -> str:
         if not record.in_hand:
