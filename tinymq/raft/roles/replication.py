@@ -62,9 +62,10 @@ class Replication:
     # ---- answers ------------------------------------------------------------------------------------
 
     def acknowledged(self, peer: int, ack: AppendAck) -> bool:
-        """Take an answer of this term. True when the follower's progress moved, or there is more to send.
+        """Take an answer of this term. True when the leader must look again.
 
-        The caller drops answers of other terms (hazard 3).
+        That is, the commit index may move, or there is more to send. The caller drops answers of other terms
+        (hazard 3).
         """
         progress = self.progress.get(peer)
         if progress is None:
