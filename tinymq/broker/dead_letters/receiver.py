@@ -74,7 +74,7 @@ async def find_copy(partition: Partition, digest: bytes, start: int, end: int) -
     first = next(iter_entries(frames), None)
     if first is None:
         return None
-    awaited: AwaitedRecord | None = None
+    awaited: AwaitedRecord | None = None  # what the entry before announced: it counts only for the batch right behind
     index = max(1, first.header.index - 1)  # the entry with the id comes before the batch
     while True:
         try:
@@ -82,7 +82,7 @@ async def find_copy(partition: Partition, digest: bytes, start: int, end: int) -
         except OffsetOutOfRange:
             if index >= first.header.index:
                 return None  # retention has removed this part of the log meanwhile
-            index = first.header.index
+            index = first.header.index  # the log begins with the batch, so the command in front of it is gone
             continue
         for entry in entries:
             header = entry.header

@@ -20,6 +20,7 @@ from tinymq.broker.groups.groups import Groups
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.messages import pack_record, prove_leading, read_record
+from tinymq.registry.state.values import TopicRecord
 
 GROUP_S = 10.0
 COMMAND_S = 5.0
@@ -67,12 +68,8 @@ class Redrive:
             raise InvalidRequest(
                 "retention removed this record before it was copied: there is nothing to send", hint=hint
             )
-        source = self._broker.registry.get_topic(came.topic)
-        if source is None:
-            await self._broker.refresh()
-            source = self._broker.registry.get_topic(came.topic)
-        if source is None or not source.queues:
-            raise UnknownTopic(f"the dead letter came from topic {came.topic!r}, which is gone")
+        source = await self._find_source(came.topic)
+        # Where the record's partition was deleted, another one of the topic takes the record.
         queue = source.queue(came.partition) or source.queues[came.partition % len(source.queues)]
         place = partition.group.id
         back = f"{self._name_of(partition)}/{place.partition}/{offset}".encode()
@@ -85,6 +82,16 @@ class Redrive:
         await settle(partition, name, offset, offset + 1, COMMAND_S)
         assert copied.offset is not None, "of a copy that is committed"
         return Redriven(source.name, queue.partition, copied.offset, False)
+
+    async def _find_source(self, name: str) -> TopicRecord:
+        """The topic that dead letters came from. Raises UnknownTopic, once the newest metadata does not have it."""
+        source = self._broker.registry.get_topic(name)
+        if source is None:
+            await self._broker.refresh()
+            source = self._broker.registry.get_topic(name)
+        if source is None or not source.queues:
+            raise UnknownTopic(f"the dead letter came from topic {name!r}, which is gone")
+        return source
 
     async def purge(self, partition: Partition, start: int, end: int) -> int:
         """Settle the dead letters from `start` up to `end` without sending them back. Returns how many of them were

@@ -289,6 +289,7 @@ class Groups:
         """Ask the leaders of `missing`, and note their answers in `confirmed`. Returns why the others failed."""
         by_leader: dict[int, list[GroupId]] = {}
         reasons: dict[str, str] = {}
+        taken: list[str] = []  # errors of partitions in which a channel has the group's name
         for place in missing:
             leader = self._peers.leader_of(place)
             if leader is None:
@@ -321,7 +322,6 @@ class Groups:
                 else:
                     reasons[str(place)] = f"{place}: {outcome.error_message}"
 
-        taken: list[str] = []
         await asyncio.gather(*(ask(broker_id, places) for broker_id, places in by_leader.items()))
         if taken:
             raise AlreadyExists(taken[0], hint="choose another name, or delete the channel")

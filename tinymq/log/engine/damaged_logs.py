@@ -92,7 +92,7 @@ def count_on_disk(files: Files, group: GroupId) -> int:
 def settle(files: Files, mark: DurabilityMark, put_mark: Callable[[DurabilityMark], None]) -> DurabilityMark:
     """Finish the steps that the mark names as unfinished, and return the resulting mark."""
     group = mark.group
-    if mark.flags & SUSPECT:  # a lost mark may have said more
+    if mark.flags & SUSPECT:  # the mark that was lost may have had a higher count, which the disk shows
         known = max(mark.count, count_on_disk(files, group))
         faults = known if known > mark.count else mark.fault_count
         mark = replace(mark, count=known + 1 if mark.flags & QUARANTINING else known, fault_count=faults)

@@ -101,13 +101,7 @@ class DiskEngine:
         self._tails = tails
 
     async def open(self, group: GroupId, first_entry: Entry, config: LogConfig) -> OpenedLog:
-        mark = self._marks.get(group)
-        if mark is not None and mark.flags & (SUSPECT | DELETING | QUARANTINING):
-            mark = await self._writer.run_exclusive(partial(settle, self._files, mark, self._batches.put_mark))
-        if mark is not None and mark.index and not self._files.exists(group_directory(group)):
-            mark = DurabilityMark(group, count=mark.count).raised_by_fault()
-            # The directory is lost. The mark is durable before a new log exists that would pass for the lost one.
-            await self._put_mark(mark)
+        mark = await self._settled_mark(group)
         before = mark or DurabilityMark(group)
         if before.fault_count is None:
             # Earlier versions did not store why they raised the count. These versions decided by the topic's present
@@ -118,6 +112,7 @@ class DiskEngine:
             lambda: _recover_or_create(self._files, before, first_entry, segment_bytes, listed=mark is not None)
         )
         if recovered.damage is not None and not recovered.tail_intact and not before.flags & TAIL_LOST:
+            # The replica may have lost what it acknowledged, so its count rises, once for this damage.
             before = before.raised_by_fault(flags=TAIL_LOST)
             await self._put_mark(before)
         log = self._log(group, recovered, config, before)
@@ -135,6 +130,18 @@ class DiskEngine:
             damage=recovered.damage,
             tail_intact=recovered.tail_intact,
         )
+
+    async def _settled_mark(self, group: GroupId) -> DurabilityMark | None:
+        """The group's mark, once it is true of the files again. None: this broker has never had a log of the group."""
+        mark = self._marks.get(group)
+        if mark is not None and mark.flags & (SUSPECT | DELETING | QUARANTINING):
+            # A quarantine or a removal was interrupted, or the newest mark was lost.
+            mark = await self._writer.run_exclusive(partial(settle, self._files, mark, self._batches.put_mark))
+        if mark is not None and mark.index and not self._files.exists(group_directory(group)):
+            # The directory is lost. The mark is durable before a new log exists that would pass for the lost one.
+            mark = DurabilityMark(group, count=mark.count).raised_by_fault()
+            await self._put_mark(mark)
+        return mark
 
     async def mark_damaged(self, log: Log, error: CorruptData) -> None:
         self._writer.drop(log)

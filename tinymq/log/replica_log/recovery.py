@@ -250,27 +250,43 @@ class LogRecovery:
 
     def _settle(self, names: list[str]) -> None:
         """Truncate the torn tail, remove leftover files, and make the remaining entries durable."""
-        recovered = self._found
+        self._remove_torn()
+        self._remove_leftovers(names)
+        *full, last = self._found.segments
+        for segment in full:
+            segment.sealed = True
+        last.sealed = last.is_full(self._segment_bytes)
+        self._make_durable()
+        self._write_indexes()
+
+    def _remove_torn(self) -> None:
+        """Remove the files of segments behind the first problem, none of whose entries was acknowledged."""
+        segments = self._found.segments
         # An empty segment at the end has no entry to keep; the log rolls again when it needs one.
-        while len(recovered.segments) > 1 and recovered.segments[-1].last is None:
-            self._torn.append(recovered.segments.pop().first_index)
+        while len(segments) > 1 and segments[-1].last is None:
+            self._torn.append(segments.pop().first_index)
         for first in self._torn:
             for kind in (SEGMENT, INDEX):
                 self._files.remove(in_group(self._directory, first, kind))
-        begin, end = recovered.segments[0].first_index, recovered.last_index
+
+    def _remove_leftovers(self, names: list[str]) -> None:
+        """Remove files in front of the log, where retention was interrupted, and snapshots of entries that are gone."""
+        begin, end = self._found.segments[0].first_index, self._found.last_index
         for name in names:
             for kind in (SEGMENT, INDEX, SNAPSHOT):
                 first_index = first_index_of(name, kind)
                 if first_index is not None and (first_index < begin or (kind == SNAPSHOT and first_index - 1 > end)):
                     self._files.remove(f"{self._directory}/{name}")
-        for segment in recovered.segments[:-1]:
-            segment.sealed = True
-        last = recovered.segments[-1]
-        last.sealed = last.is_full(self._segment_bytes)
+
+    def _make_durable(self) -> None:
+        """Write again, and sync, all entries and snapshots that the mark does not call durable.
+
+        They may be in the page cache only. After a failed sync the kernel calls such pages clean, so a sync alone would
+        not write them.
+        """
+        recovered = self._found
         dirty: list[File] = []
         try:
-            # Frames above the mark may be in the page cache only, and after a failed sync the kernel calls such pages
-            # clean, so a sync alone would not write them.
             for segment in self._scanned:
                 if segment.first_index >= self._mark.segment and segment in recovered.segments:
                     dirty += self.rewrite(segment)
@@ -283,7 +299,6 @@ class LogRecovery:
         finally:
             for file in dirty:
                 file.close()
-        self._write_indexes()
 
     def rewrite(self, segment: Segment) -> list[File]:
         """Write the frames above the mark again in place, and cut what follows them. Returns the file if it changed."""

@@ -53,37 +53,50 @@ def frames(file: File, position: int = SEGMENT_HEADER_SIZE, bytes_max: int | Non
     Raises CorruptData, whose detail has the position, at the first frame that is not whole.
     """
     first = position
-    slab, start, ahead = b"", position, SLAB_BYTES  # `slab` begins at byte `start`; the next one has `ahead` bytes
-    while True:
-        slab_position = position - start
-        if len(slab) - slab_position < HEADER_SIZE:
-            slab, start, slab_position = file.read(position, ahead), position, 0
-            if not slab:
-                return
+    slabs = _Slabs(file)
+    while head := slabs.read(position, HEADER_SIZE):
         try:
-            header = parse_header(slab, slab_position)
+            header = parse_header(head)
             if bytes_max is not None and first < position and position + header.size > first + bytes_max:
                 return
-            head, large = slab[slab_position : slab_position + HEADER_SIZE], header.length >= LARGE_BYTES
-            if not large and len(slab) - slab_position < header.size:
-                slab, start, slab_position = file.read(position, SLAB_BYTES), position, 0
-            if large:
-                # A damaged length may claim 64 MiB, which a read would allocate before it reaches the file's end.
-                left = max(0, file.size() - position - HEADER_SIZE)
-                payload = file.read(position + HEADER_SIZE, min(header.length, left))
-            else:
-                payload = slab[slab_position + HEADER_SIZE : slab_position + header.size]
+            payload = slabs.read_payload(position + HEADER_SIZE, header.length)
             if len(payload) < header.length:
                 raise CorruptData("truncated entry payload")
             if crc32c(payload) != header.payload_crc:
                 raise CorruptData("entry payload checksum mismatch")
         except CorruptData as error:
+            # A file is allocated ahead of its frames, so zeros up to its end are where the next frames will be.
             if _only_zeros(file, position):
                 return
             raise CorruptData(error.message, position=position) from error
         yield Frame(position, header, head, payload)
         position += header.size
-        ahead = HEADER_SIZE if large else SLAB_BYTES  # behind a large frame there is mostly another large one
+
+
+class _Slabs:
+    """Reads a file in slabs, so that many small frames cost one read."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._slab = b""
+        self._start = 0  # the slab's position in the file
+        self._ahead = SLAB_BYTES  # size of the next slab
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return `length` bytes, or fewer at the end of the file."""
+        begin = position - self._start
+        if len(self._slab) < begin + length:
+            self._slab, self._start, begin = self._file.read(position, max(length, self._ahead)), position, 0
+        return self._slab[begin : begin + length]
+
+    def read_payload(self, position: int, length: int) -> bytes:
+        """As `read`. A large payload is read by itself: in a slab it would be copied twice."""
+        if length < LARGE_BYTES:
+            self._ahead = SLAB_BYTES
+            return self.read(position, length)
+        self._ahead = HEADER_SIZE  # behind a large frame there is mostly another large one
+        # A damaged length may claim 64 MiB, which a read would allocate before it reaches the file's end.
+        return self._file.read(position, min(length, max(0, self._file.size() - position)))
 
 
 def _only_zeros(file: File, position: int) -> bool:

@@ -49,9 +49,8 @@ class Host:
     ) -> None:  # fmt: skip
         self.broker_id = broker_id
         self.on_group_changed: Callable[[Group], None] | None = None  # its role, leader, term or CONFIG changed
-        self.on_failed: Callable[[TinymqError], None] | None = (
-            None  # the vote store's disk failed: the broker must stop
-        )
+        # The vote store's disk failed: the broker must stop.
+        self.on_failed: Callable[[TinymqError], None] | None = None
         self.on_peer_changed: Callable[[int, bool], None] | None = None  # (broker, is it alive now?)
         self.feature_level = store.identity.feature_level  # of the cluster, as known here
         self._store = store
@@ -84,17 +83,16 @@ class Host:
         )
         self._cold = ColdReads(self._groups, self._schedule, self._replicas)
         self._router = Router(transport, self._peers, self._requests, self._groups, self._replicas.guarded)
-        self._known: dict[
-            GroupId, tuple[object, ...]
-        ] = {}  # by group: its role, leader, term and CONFIG as announced last
+        # By group: its role, leader, term and CONFIG, as `on_group_changed` was told last.
+        self._announced: dict[GroupId, tuple[object, ...]] = {}
         self._transferring: list[Group] = []  # groups whose leadership has to go before this broker stops
         self._transferred = asyncio.Event()  # set while none of them is led here
         store.votes.on_durable.append(self._on_votes_durable)
         store.writer.on_failed = self._on_votes_failed
 
     def introduce(self, here: Callable[[], str], on_here: Callable[[int, str], None]) -> None:
-        """Tell every broker that is reached where this one can be dialled, host:env, and hear where they can. Before
-        `start`."""
+        """Exchange addresses with every broker that connects, as host:port: `here` returns the address of this broker,
+        and `on_here` gets that of a peer. Call it before `start`."""
         self._peers.here, self._peers.on_here = here, on_here
 
     # ---- life ------------------------------------------------------------------------------------------
@@ -185,7 +183,7 @@ class Host:
         self._members.subtract(r.broker_id for r in group.membership.replicas)
         self._count_clocks()
         self._schedule.forget(group_id)
-        self._known.pop(group_id, None)
+        self._announced.pop(group_id, None)
         self._peers.forget(group_id)
         if group.replica.current.leading_term is not None:
             self._tell_stepped_down(group, group.replica.current.leading_term)
@@ -299,10 +297,10 @@ class Host:
             return
         replica = group.replica
         now = (group.role, group.leader, group.term, replica.current.leading_term, group.membership.epoch)
-        before = self._known.get(group.id)
+        before = self._announced.get(group.id)
         if now == before:
             return
-        self._known[group.id] = now
+        self._announced[group.id] = now
         led = None if before is None else before[3]
         logger.info("replica_changed", group=str(group.id), role=group.role.value, term=group.term, leader=group.leader)
         if replica.current.leading_term is not None:

@@ -63,11 +63,11 @@ class IncomingSnapshot:
         """Is the message about this snapshot? The same snapshot is the same bytes, whichever broker sends it."""
         return (message.index, message.crc) == (self.offer.index, self.offer.crc)
 
-    def take(self, piece: SnapshotChunk) -> None:
+    def take(self, chunk: SnapshotChunk) -> None:
         """Add the chunk if it is the next one. Any other is dropped, because the answer says where to continue."""
-        if piece.position == self.received and self.received + len(piece.body) <= self.offer.size:
-            self._content += piece.body
-            self._crc = crc32c(piece.body, self._crc)
+        if chunk.position == self.received and self.received + len(chunk.body) <= self.offer.size:
+            self._content += chunk.body
+            self._crc = crc32c(chunk.body, self._crc)
 
     def whole(self) -> Snapshot | None:
         """Return the snapshot once it is complete. If its checksum is wrong, drop it: the leader begins again."""

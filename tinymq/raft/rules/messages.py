@@ -183,10 +183,10 @@ def to_wire(group: GroupId, message: Message) -> tuple[pb.Peer, list[bytes]]:
         case TimeoutNow(term, manual):
             return pb.Peer(timeout_now=pb.TimeoutNow(group=g, term=term, manual=manual)), []
         case InstallSnapshot() | SnapshotChunk() | InstallSnapshotAck():
-            return _state_to_wire(g, message)
+            return _snapshot_to_wire(g, message)
 
 
-def _state_to_wire(
+def _snapshot_to_wire(
     g: pb.GroupId, message: InstallSnapshot | SnapshotChunk | InstallSnapshotAck
 ) -> tuple[pb.Peer, list[bytes]]:
     match message:
@@ -197,10 +197,10 @@ def _state_to_wire(
             )  # fmt: skip
             return pb.Peer(install_snapshot=offer), []
         case SnapshotChunk(term, index, crc, position, body):
-            piece = pb.SnapshotChunk(
+            chunk = pb.SnapshotChunk(
                 group=g, term=term, index=index, crc=crc, position=position, body_crc=crc32c(body)
             )  # fmt: skip
-            return pb.Peer(snapshot_chunk=piece), [body]
+            return pb.Peer(snapshot_chunk=chunk), [body]
         case InstallSnapshotAck(term, index, crc, received, count):
             ack = pb.InstallSnapshotAck(group=g, term=term, index=index, crc=crc, received=received, count=count)
             return pb.Peer(install_snapshot_ack=ack), []
@@ -254,10 +254,10 @@ def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message
             t = head.timeout_now
             return group_from_wire(t.group), TimeoutNow(t.term, t.manual)
         case _:
-            return _state_from_wire(head, body)
+            return _snapshot_from_wire(head, body)
 
 
-def _state_from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message] | None:
+def _snapshot_from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message] | None:
     match head.WhichOneof("message"):
         case "install_snapshot":
             o = head.install_snapshot
@@ -275,10 +275,10 @@ def _state_from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, 
             p = head.snapshot_chunk
             if not 0 < len(body) <= SNAPSHOT_CHUNK_BYTES:
                 raise InvalidRequest(f"a chunk of a snapshot has up to {SNAPSHOT_CHUNK_BYTES} bytes, not {len(body)}")
-            piece = bytes(body)
-            if crc32c(piece) != p.body_crc:
+            chunk = bytes(body)
+            if crc32c(chunk) != p.body_crc:
                 raise CorruptData("a chunk of a snapshot does not match its checksum")
-            return group_from_wire(p.group), SnapshotChunk(p.term, p.index, p.crc, p.position, piece)
+            return group_from_wire(p.group), SnapshotChunk(p.term, p.index, p.crc, p.position, chunk)
         case "install_snapshot_ack":
             k = head.install_snapshot_ack
             return group_from_wire(k.group), InstallSnapshotAck(k.term, k.index, k.crc, k.received, k.count)
