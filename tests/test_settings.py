@@ -56,6 +56,7 @@ def test_the_environment_wins(tmp_path: Path, secret: Path, monkeypatch: pytest.
     monkeypatch.setenv("TINYMQ_BROKER_ID", "3")
     monkeypatch.setenv("TINYMQ_LIMITS__BATCH_BYTES_MAX", "2097152")
     monkeypatch.setenv("TINYMQ_SERVERS", "h:1")
+    monkeypatch.setenv("TINYMQ_CONTEXT", "staging")
     monkeypatch.setenv("TINYMQ_OF_SOMEBODY_ELSE_ALTOGETHER", "x")
     config = load(write(tmp_path, GOOD.format(secret=secret)))
     assert (config.broker_id, config.limits.batch_bytes_max, config.timing.heartbeat_s) == (3, 2097152, 0.2)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.cli.common import contexts
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
+from tinymq.client.common import contexts
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 

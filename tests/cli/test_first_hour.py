@@ -14,13 +14,14 @@ import pytest
 
 from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest, NotFound
 from tinymq.base.types import Offset
-from tinymq.cli.common import contexts, units
-from tinymq.cli.common.contexts import Context, Contexts
+from tinymq.cli.common import units
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.common.json_records import json_record
 from tinymq.cli.common.offsets import parse_start, parse_time
 from tinymq.cli.main import run
 from tinymq.cli.verbs.cluster import summarize
+from tinymq.client.common import contexts
+from tinymq.client.common.contexts import Context, Contexts
 
 Capture = pytest.CaptureFixture[str]
 PLACE = ("standard input", 7)

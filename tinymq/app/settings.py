@@ -39,7 +39,7 @@ with extras.required("tinymq.app.settings"):
 PREFIX = "TINYMQ_"
 _AS_JSON = """in the environment, lists and sections are JSON: TINYMQ_VOTERS='["1@127.0.0.1:7170"]'"""
 NOT_OURS = frozenset(
-    {"TINYMQ_SERVERS", "TINYMQ_TOKEN", "TINYMQ_TOKEN_FILE", "TINYMQ_TLS_CA"}
+    {"TINYMQ_CONTEXT", "TINYMQ_SERVERS", "TINYMQ_TOKEN", "TINYMQ_TOKEN_FILE", "TINYMQ_TLS_CA"}
 )  # read by clients, not by a broker
 
 

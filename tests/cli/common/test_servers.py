@@ -10,12 +10,17 @@ import pytest
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
 from tinymq.cli.common import stopwatch
 from tinymq.cli.common.servers import ServerOptions
+from tinymq.client.common import contexts
+from tinymq.client.common.contexts import Context, Contexts
 from tinymq.dev import dev_directory
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("TINYMQ_SERVERS", "TINYMQ_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_the_default_is_the_local_cluster() -> None:
@@ -26,6 +31,20 @@ def test_the_default_is_the_local_cluster() -> None:
     assert ServerOptions().addresses() == [broker.address for broker in folder.brokers]
     for text in ("h:1,h:2", "tinymq://h:1,h:2", "tinymq+tls://h:1, h:2"):
         assert ServerOptions(text).addresses() == ["h:1", "h:2"]
+
+
+def test_an_option_comes_before_the_environment_and_addresses_before_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts.save(Contexts("used", {"used": Context("u:1"), "named": Context("n:1", token="its token")}))
+    assert ServerOptions().named() == Context("u:1")
+    assert ServerOptions(context="named").named() == Context("n:1", token="its token")
+    assert ServerOptions("s:1", context="named").named() == Context("s:1")
+    monkeypatch.setenv("TINYMQ_SERVERS", "e:1")  # the command line reads both variables as if they were options
+    assert ServerOptions("e:1", context="named").addresses() == ["n:1"]
+    monkeypatch.setenv("TINYMQ_CONTEXT", "named")
+    assert ServerOptions("e:1", context="named").addresses() == ["e:1"]
+    assert ServerOptions("s:1", context="named").addresses() == ["s:1"]
+    with pytest.raises(NotFound, match="did you mean 'named'"):
+        ServerOptions(context="name").named()
 
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, 1e9])

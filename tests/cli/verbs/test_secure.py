@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.cli.common import contexts
+from tinymq import Client
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
+from tinymq.client.common import contexts
 from tinymq.dev import dev_cluster, dev_directory
 
 Out = pytest.CaptureFixture[str]
@@ -20,7 +21,14 @@ Out = pytest.CaptureFixture[str]
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name in ("TINYMQ_SERVERS", "TINYMQ_TOKEN", "TINYMQ_TOKEN_FILE", "TINYMQ_TLS_CA", "TINYMQ_TLS_DIR"):
+    for name in (
+        "TINYMQ_SERVERS",
+        "TINYMQ_CONTEXT",
+        "TINYMQ_TOKEN",
+        "TINYMQ_TOKEN_FILE",
+        "TINYMQ_TLS_CA",
+        "TINYMQ_TLS_DIR",
+    ):
         monkeypatch.delenv(name, raising=False)
     yield tmp_path
     local = tmp_path / dev_directory.DEFAULT  # absolute: a test that fails may be elsewhere
@@ -42,6 +50,8 @@ def test_a_secure_cluster_needs_no_configuration(here: Path, capfd: Out, monkeyp
     monkeypatch.chdir(here / "elsewhere")  # the context has servers, authority and token
     assert run(["topic", "list", "-o", "json"]) == Exit.OK
     assert [each["name"] for each in json.loads(capfd.readouterr().out)["topics"]] == ["t"]
+    with Client(context="dev") as mq:  # so do programs that name it
+        assert mq.send("t", b"first").offset == 0
     plain = folder.servers.removeprefix("tinymq+tls://")
     assert run(["topic", "list", "-s", plain, "--timeout", "3"]) != Exit.OK
     assert "requires TLS" in capfd.readouterr().err

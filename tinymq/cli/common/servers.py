@@ -1,5 +1,5 @@
-"""The brokers that a command talks to: those of `--servers`, else the local cluster of the current directory, else the
-context in use (tinymq/cli/common/contexts.py)."""
+"""The brokers that a command talks to: those that it or the environment names, else the local cluster of the current
+directory, else the context in use (tinymq/client/common/contexts.py)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from cyclopts import Parameter
 
 from tinymq.base.config import PLAIN_SCHEME, TLS_SCHEME, parse_address
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
-from tinymq.cli.common import contexts, stopwatch
-from tinymq.cli.common.contexts import Context
+from tinymq.cli.common import stopwatch
+from tinymq.client.common import contexts
+from tinymq.client.common.contexts import CONTEXT_VARIABLE, SERVERS_VARIABLE, Context
 from tinymq.dev import dev_directory
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class ServerOptions:
         str | None,
         Parameter(
             name=["--servers", "-s"],
-            env_var="TINYMQ_SERVERS",
+            env_var=SERVERS_VARIABLE,
             help="Brokers' addresses: host:port[,host:port…], after tinymq+tls:// with TLS. [default: the local "
             "cluster's, or the context's]",
         ),
@@ -61,6 +62,13 @@ class ServerOptions:
         Path | None,
         Parameter(env_var="TINYMQ_TLS_DIR", help="A directory with your certificate: ca.crt, tls.crt, tls.key."),
     ] = None
+    context: Annotated[
+        str | None,
+        Parameter(
+            env_var=CONTEXT_VARIABLE,
+            help="A context's name, instead of --servers. [default: the local cluster, or the context in use]",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if not TIMEOUT_S_MIN <= self.timeout <= TIMEOUT_S_MAX:  # also refuses NaN
@@ -83,22 +91,30 @@ class ServerOptions:
         return [address.strip() for address in bare.split(",") if address.strip()]
 
     def named(self) -> Context:
-        """Return the brokers of `--servers`, else those of the local cluster, else those of the context in use, with
-        what is known of their TLS and of the caller's token.
+        """Return the brokers of `--servers`, else those of `--context`, of the local cluster, or of the context in
+        use, with what is known of their TLS and of the caller's token. An option comes before the environment.
 
         Raises InvalidConfig for a malformed address, and NotFound if no brokers are named.
         """
-        found = self._known()
-        if self.servers is not None:
-            check_addresses(self.servers)
-            found = found if found is not None and found.servers == self.servers else Context(self.servers)
+        if self.context is not None and not self._servers_come_first():
+            found: Context | None = contexts.load().get(self.context)
+        else:
+            found = self._known()
+            if self.servers is not None:
+                check_addresses(self.servers)
+                found = found if found is not None and found.servers == self.servers else Context(self.servers)
         if found is None:
-            hint = "give -s host:port, set TINYMQ_SERVERS, or start a local cluster: tinymq dev up"
+            hint = "give -s host:port or --context, set TINYMQ_SERVERS, or start a local cluster: tinymq dev up"
             raise NotFound("no brokers were named", hint=hint)
         if self.tls_ca is not None or self.tls_dir is not None:
             ca, directory = (str(path) if path is not None else "" for path in (self.tls_ca, self.tls_dir))
             return replace(found, tls_ca=ca, tls_dir=directory)
         return found
+
+    def _servers_come_first(self) -> bool:
+        """Whether both are named, and not `--servers` by the environment alone."""
+        option = self.context != os.environ.get(CONTEXT_VARIABLE)
+        return self.servers is not None and not (option and self.servers == os.environ.get(SERVERS_VARIABLE))
 
     def _known(self) -> Context | None:
         """The local cluster of the current directory, else the context in use."""

@@ -11,10 +11,10 @@ from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest
 from tinymq.base.quantity import quantity
-from tinymq.cli.common import contexts
-from tinymq.cli.common.contexts import Context
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import flush, print_json, print_line, print_table, say
+from tinymq.client.common import contexts
+from tinymq.client.common.contexts import Context
 from tinymq.dev import cause, dev_cluster, dev_directory
 
 HELP = """
@@ -71,7 +71,7 @@ def up(
     context = Context(folder.servers, str(dir.absolute()), folder.token, folder.authority)
     contexts.save(contexts.load().with_one(name, context, use=True))
     say(f"clients connect to {folder.servers}")
-    say(f"commands find it from everywhere, as the context {name}; programs do after")
+    say(f"commands find it from everywhere; programs by Client(context={name!r}), or after")
     say(f"export TINYMQ_SERVERS={folder.servers}")
     if folder.secure:
         say(f"export TINYMQ_TLS_CA={folder.authority} TINYMQ_TOKEN=$(cat {folder.token_file.absolute()})")

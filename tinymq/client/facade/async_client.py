@@ -31,7 +31,7 @@ from tinymq.client.common.options import (
     ReaderOptions,
     WorkerOptions,
 )
-from tinymq.client.common.servers import configure_client, parse_servers
+from tinymq.client.common.servers import find_cluster
 from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import AsyncReader
@@ -59,23 +59,24 @@ class AsyncClient:
         async with AsyncClient("localhost:7070") as mq:
             await mq.send("orders", b"...")
 
-    `servers`: "host:port,host:port" or a list; any one of them finds the others. Without it, the environment variable
-    TINYMQ_SERVERS names them. Settings: see ClientConfig. Connects when first used. From then on the client belongs to
+    `servers`: "host:port,host:port" or a list; any one of them finds the others. `context` names a cluster of
+    `tinymq context list` instead. Without both, the environment names the cluster: TINYMQ_SERVERS, or else
+    TINYMQ_CONTEXT. Settings: see ClientConfig. Connects when first used. From then on the client belongs to
     the event loop that used it, and every call on another loop raises WrongEventLoop. Only a Delivery may be awaited on
-    any loop. Raises InvalidConfig.
+    any loop. Raises InvalidConfig, NotFound (no such context), CorruptData (the file of contexts).
     """
 
     def __init__(
         self,
         servers: str | Sequence[str] | None = None,
         *,
+        context: str | None = None,
         connector: Connector | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         **settings: Unpack[ClientOptions],
     ) -> None:
-        self.servers = parse_servers(servers)
-        self.config = configure_client(servers, settings)
+        self.servers, self.config = find_cluster(servers, context, settings)
         self._connection = Connection(self.servers, self.config, connector, clock, rng)
         self._shared_producers: dict[bool, AsyncProducer] = {}  # behind `send`; under True, the one for nested sends
         self._opened = OpenedObjects()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
@@ -17,7 +18,7 @@ from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.client.common import forks
 from tinymq.client.common.options import ClientOptions, HandlerOptions
-from tinymq.client.common.servers import configure_client, parse_servers
+from tinymq.client.common.servers import find_cluster
 from tinymq.client.common.start_positions import Place
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.async_client import AsyncClient
@@ -35,10 +36,13 @@ class Client(ClientCalls):
         with Client("localhost:7070") as mq:
             mq.send("orders", b"...")
 
-    `servers`: "host:port,host:port" or a list; any one of them finds the others. Without it, the
-    environment variable TINYMQ_SERVERS names them. Settings: see ClientConfig.
+    `servers`: "host:port,host:port" or a list; any one of them finds the others. `context` names a cluster of
+    `tinymq context list` instead. Without both, the environment names the cluster: TINYMQ_SERVERS, or else
+    TINYMQ_CONTEXT. Settings: see ClientConfig.
+
     Connects when first used. A process may fork before that, not after: in the child of a process that has used a
-    client every call raises Closed. Safe to share between threads. Raises InvalidConfig.
+    client every call raises Closed. Safe to share between threads. Raises InvalidConfig, NotFound (no such context),
+    CorruptData (the file of contexts).
 
         with Client("localhost:7070") as mq:
             mq.admin.create_topic("invoices", partitions=6, exist_ok=True)
@@ -76,12 +80,16 @@ class Client(ClientCalls):
         mq.serve(signals=False)
     """
 
-    def __init__(self, servers: str | Sequence[str] | None = None, **settings: Unpack[ClientOptions]) -> None:
-        self.servers = parse_servers(servers)
-        self.config = configure_client(servers, settings)
-        settings["tls"] = self.config.tls  # of the scheme, which `self.servers` does not show
-        settings["token"] = self.config.token  # as SecretText: the repr of `_make` shows all settings
-        self._make = partial(AsyncClient, self.servers, **settings)
+    def __init__(
+        self,
+        servers: str | Sequence[str] | None = None,
+        *,
+        context: str | None = None,
+        **settings: Unpack[ClientOptions],
+    ) -> None:
+        self.servers, self.config = find_cluster(servers, context, settings)
+        found = {each.name: getattr(self.config, each.name) for each in fields(self.config)}
+        self._make = partial(AsyncClient, self.servers, **found)
         self._loop_thread = self._new_loop_thread()
         self._direct: BlockingSender | None = None
         self._closed = False

@@ -7,16 +7,17 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from tinymq.cli.common import contexts
-from tinymq.cli.common.contexts import Context
 from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json, print_table, say
 from tinymq.cli.common.servers import check_addresses
+from tinymq.client.common import contexts
+from tinymq.client.common.contexts import Context
 from tinymq.dev import dev_directory
 
 HELP = """
-A command takes the brokers of -s, else of TINYMQ_SERVERS, else of the local cluster in the current directory, else of
-the context in use. `tinymq dev up` sets a context with the name of its directory, and uses it.
+A command takes the brokers of -s or of the context that --context names, else of the environment (TINYMQ_SERVERS, or
+else TINYMQ_CONTEXT), else of the local cluster in the current directory, else of the context in use. A program names
+its context: Client(context="staging"). `tinymq dev up` sets a context with the name of its directory, and uses it.
 
 Example: tinymq context set staging db1:7070,db2:7070
 

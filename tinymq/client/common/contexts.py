@@ -1,4 +1,4 @@
-"""Named clusters: the file in which `tinymq context` and `tinymq dev up` keep addresses for later commands.
+"""Named clusters: the file in which `tinymq context` and `tinymq dev up` keep addresses for commands and programs.
 
     $XDG_CONFIG_HOME/tinymq/contexts.json, by default ~/.config/tinymq/contexts.json
 
@@ -16,6 +16,9 @@ from pathlib import Path
 
 from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest, NotFound
 from tinymq.base.private_files import open_private
+
+SERVERS_VARIABLE = "TINYMQ_SERVERS"  # of the environment: the brokers, if a program or a command names no cluster
+CONTEXT_VARIABLE = "TINYMQ_CONTEXT"  # of the environment: the same by the name of a context
 
 FORMAT = 1
 NAME_LENGTH_MAX = 64
