@@ -122,18 +122,36 @@ def test_a_reader_that_waits_is_told_within_moments(s: Secured) -> None:
 
 
 def test_a_revoked_token_ends_what_it_opened(s: Secured) -> None:
-    mq = s.user("leaver", "read topic:orders", "write topic:orders")
+    mq = s.user("goner", "read topic:orders", "write topic:orders")
     producer = mq.producer()
     producer.send("orders", b"1", partition=0).result(20)
     reader = mq.reader("orders", [1], start="latest")
     waiting = Waiting(lambda: next(iter(reader)))
-    s.cluster.wait_until(lambda: any(g for app in s.cluster.brokers.values() for g in app.gate.guards("leaver")))
-    s.root.access.revoke_token("leaver")
+    s.cluster.wait_until(lambda: any(g for app in s.cluster.brokers.values() for g in app.gate.guards("goner")))
+    s.root.access.revoke_token("goner")
     assert isinstance(waiting.ended(REVOKED_S), Unauthenticated)
     assert isinstance(
         error_within(lambda: producer.send("orders", b"2", partition=0).result(20), REVOKED_S), Unauthenticated
     )
     assert isinstance(refused(lambda: mq.access.who_am_i()), Unauthenticated)
+
+
+def test_the_connection_of_a_revoked_or_expired_token_ends(s: Secured) -> None:
+    """A client that goes on regardless keeps no connection by a proof that does not hold any more."""
+    mq = s.user("quitter", "write topic:orders")
+    producer = mq.producer()
+
+    def open_streams() -> int:
+        return sum(len(app.gate.guards("quitter")) for app in s.cluster.brokers.values())
+
+    producer.send("orders", b"x").result()
+    assert s.cluster.call(open_streams)
+    s.root.access.revoke_token("quitter")
+    s.cluster.wait_until(lambda: not open_streams(), REVOKED_S)
+    token = s.root.access.create_token("quitter", lifetime=3.0)
+    with s.cluster.client(token=token) as again, again.producer() as another:
+        assert error_within(lambda: another.send("orders", b"x").result(), 10.0).message.count("has expired on 20")
+        s.cluster.wait_until(lambda: not open_streams(), REVOKED_S)
 
 
 def test_a_worker_loses_its_jobs_with_its_grant(s: Secured) -> None:

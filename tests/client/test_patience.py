@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tinymq.base.errors import BrokerUnreachable
-from tinymq.client.net.broker_streams import BrokerFetchStream
+from tinymq.client.net.fetch_streams import BrokerFetchStream
 from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually

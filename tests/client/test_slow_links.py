@@ -14,7 +14,7 @@ import pytest
 from tests.client.running import run
 from tinymq.base.clock import SystemClock
 from tinymq.base.errors import BrokerUnreachable, TinymqError
-from tinymq.client.net.broker_streams import SLOW_TIMES_MAX, BrokerFetchStream
+from tinymq.client.net.fetch_streams import SLOW_TIMES_MAX, BrokerFetchStream
 from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -119,7 +119,7 @@ def test_a_fetch_that_yields_to_others_waits_a_bounded_time() -> None:
         while not passed_over.done():
             number += 1
             other: Any = asyncio.ensure_future(client_stream.fetch(pb.FetchRequest(), 10))
-            while number not in client_stream._waiting:
+            while client_stream._connection is None or number not in client_stream._connection.waiting:
                 await asyncio.sleep(0)
             stream.answers.put_nowait(answer(number))
             await other

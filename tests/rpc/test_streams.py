@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 from tests.broker.partition.test_partition import Bench
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import batch
-from tinymq.access.gate import Credential, StreamGuard
+from tinymq.access.caller import Credential
+from tinymq.access.gate import StreamGuard
 from tinymq.base.config import MIB, Limits, Timing
 from tinymq.base.errors import Closed, InvalidRequest, UnknownPartition
 from tinymq.broker.partition.admission import PACKED_COST

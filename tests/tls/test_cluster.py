@@ -172,7 +172,7 @@ def test_clients_are_known_by_their_certificates(tmp_path: Path) -> None:
 
 def test_a_token_comes_from_other_machines_with_tls_only() -> None:
     """Loopback is everybody's own machine, so the rule is tried where it is decided."""
-    from tinymq.access.gate import Credential
+    from tinymq.access.caller import Credential
 
     with Cluster(nodes=1, security="required") as cluster:
         gate = cluster.brokers[1].gate

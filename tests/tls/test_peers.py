@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.fakes.networks import DEADLINE_S, End, TcpNetwork, connected, started
 from tests.raft.net.test_transport_tcp import Raw, ends_its_side_unread, framed, hello
 from tests.tls.authorities import of_broker, of_user
-from tinymq.base.errors import BrokerUnreachable, WrongBroker
+from tinymq.base.errors import BrokerUnreachable, Closed, WrongBroker
 from tinymq.net import tls_ports
 from tinymq.net.connection_limits import Refusal
 from tinymq.net.tls_files import TlsFiles
@@ -28,6 +29,7 @@ class TlsNetwork(TcpNetwork):
         self._place = place
         self.files: dict[int, TlsFiles] = {}
         self.security: dict[int, str] = {}
+        self.age_s_max: dict[int, float] = {}
 
     def _transport(self, end: End, secret: bytes, session: int, port: int | None) -> TcpTransport:
         transport = super()._transport(end, secret, session, port)
@@ -36,8 +38,10 @@ class TlsNetwork(TcpNetwork):
         if security != "off":
             files = self.files.get(end.broker_id) or of_broker(self._place / str(end.broker_id), end.broker_id)
             transport._tls = PeerTls(
-                lambda: files.current().serves_certified, lambda: files.current().dials_brokers, security == "accept"
-            )
+                lambda: files.current().serves_certified, lambda: files.current().dials_brokers, security == "accept",
+                self.age_s_max.get(end.broker_id, math.inf),
+            )  # fmt: skip
+            transport._listener._age_s_max = transport._tls.age_s_max
         return transport
 
 
@@ -185,5 +189,22 @@ def test_silent_strangers_do_not_keep_a_broker_out(tmp_path: Path) -> None:
         assert len(acceptor._connecting) <= tls_ports.HANDSHAKES_MAX
         for raw in silent:
             raw.writer.close()
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("ends_it", [1, 2])
+def test_an_old_connection_ends_and_another_one_follows(tmp_path: Path, ends_it: int) -> None:
+    """The dialer ends it, or else the acceptor does, such as with a dialer that would keep an old certificate."""
+
+    async def scenario(net: TlsNetwork) -> None:
+        net.age_s_max[ends_it] = 0.3
+        a, b = await started(net, 1, 2)
+        first = a.transport._links[2, Channel.BULK].connection
+        assert first is not None
+        assert isinstance(await asyncio.wait_for(first.lost, DEADLINE_S), BrokerUnreachable | Closed)
+        await b.events.until(lambda: a.transport.connected(2, Channel.BULK))
+        assert a.send(2, 7, Channel.BULK, (b"after",))
+        await b.events.until(lambda: len(b.events.messages) == 1)
 
     run(tmp_path, scenario)

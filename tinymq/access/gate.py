@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
 from tinymq.access.audit import Audit, Event
+from tinymq.access.caller import Caller, Credential, quota_name
 from tinymq.access.directory import NOBODY, Directory, Principal, Reader, denied
 from tinymq.access.identity import ACCESS, RECORD_KINDS, SWITCH, parse_switch
 from tinymq.base.clock import Clock
@@ -24,6 +25,7 @@ from tinymq.base.config import BrokerConfig, is_loopback
 from tinymq.base.errors import NotReady, TinymqError, Unauthenticated, UnknownTopic
 from tinymq.base.identity.token import hash_token
 from tinymq.base.types import TopicId
+from tinymq.net.tls_names import USER_URI, shown
 from tinymq.registry.service import RegistryService
 
 LISTEN_S = 1.5  # between two questions for the registry's newest version, while callers are checked
@@ -31,29 +33,8 @@ REFRESH_S = 2.0  # for an answer; together with LISTEN_S below the 5 s in which 
 DEAF_S = 25.0  # without an answer, this broker allows nothing; below the 30 s that users are told
 TOKEN_CHARS_MAX = 8192
 ACCESSES_MAX = 20_000  # that one stream remembers: a cluster has no more partitions
-USER_URI = "tinymq://user/"  # in a client's certificate, before the name of its user
 
 logger = structlog.get_logger("tinymq.access")
-
-
-@dataclass(frozen=True, slots=True)
-class Credential:
-    """What one connection or call shows of its caller, and where it comes from."""
-
-    host: str
-    client: str = ""  # as the client names itself: for the audit log, never for a decision
-    token: str = field(default="", repr=False)
-    uri: str = ""  # the subject alternative name of the client's certificate, which TLS has verified
-    encrypted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who makes a call, and from where."""
-
-    principal: Principal
-    host: str
-    client: str
 
 
 class Gate:
@@ -158,7 +139,9 @@ class Gate:
     def _principal(self, credential: Credential) -> Principal:
         if not credential.token:
             name = credential.uri.removeprefix(USER_URI)
-            return Principal(name, "certificate") if name and name != credential.uri else NOBODY
+            if not name or name == credential.uri:
+                return NOBODY
+            return self.present(Principal(name, "certificate", expires_us=credential.uri_expires_us))
         if not (credential.encrypted or self._plain_tokens or is_loopback(credential.host)):
             hint = "connect with TLS; a broker takes such tokens only with tokens_without_tls = true"
             raise Unauthenticated("a token came over a connection that others can read", hint=hint)
@@ -174,10 +157,19 @@ class Gate:
     def present(self, principal: Principal) -> Principal:
         """Return the principal if its proof still holds. Raises Unauthenticated."""
         if 0 < principal.expires_us <= self._clock.wall_us():
-            raise Unauthenticated(f"the {principal.proof} of {principal.name!r} has expired")
+            since = shown(datetime.fromtimestamp(principal.expires_us / 1e6, UTC))
+            raise Unauthenticated(f"the {principal.proof} of {principal.name!r} has expired on {since}")
         if principal.sha256 and self.directory.holder(principal.sha256) is None:
             raise Unauthenticated(f"the token of {principal.name!r} is revoked")
         return principal
+
+    def holds(self, principal: Principal) -> bool:
+        """Does the proof of a caller still hold, or is nobody checked?"""
+        try:
+            self.present(principal)
+        except Unauthenticated:
+            return not self.on
+        return True
 
     # ---- what a caller may do -----------------------------------------------------------------------------------
 
@@ -319,11 +311,12 @@ Access = tuple[str, str, bytes | str]
 class StreamGuard:
     """What one open stream may do: asked once for each resource, and again after each change."""
 
-    __slots__ = ("_call", "_gate", "allowed", "caller", "refused")
+    __slots__ = ("_call", "_gate", "allowed", "caller", "lapsed", "refused")
 
     def __init__(self, gate: Gate, caller: Caller, call: str) -> None:
         self.caller = caller
         self.refused: Refused = _keep_waiting
+        self.lapsed: Callable[[], None] = _keep_open  # called when the proof of who calls does not hold any more
         self._gate = gate
         self._call = call
         self.allowed: set[Access] = set()  # invariant: all of it is allowed by the gate's present directory
@@ -339,12 +332,19 @@ class StreamGuard:
 
     def look_again(self) -> None:
         """Refuse what is not allowed any more."""
+        if not self._gate.holds(self.caller.principal):
+            self.lapsed()
         for access in list(self.allowed):
             try:
                 self._check(access, once=False)
             except TinymqError as error:
                 self.allowed.discard(access)
                 self.refused(access, error)
+
+    def proof_left_s(self) -> float:
+        """The seconds until the proof of who calls ends; math.inf: it does not end by itself."""
+        expires_us = self.caller.principal.expires_us
+        return max(0.0, (expires_us - self._gate.now_us()) / 1e6) if expires_us else math.inf
 
     @property
     def quota_name(self) -> str:
@@ -371,6 +371,5 @@ def _keep_waiting(access: Access, error: TinymqError) -> None:
     """For a stream in which nothing waits: its next message is refused."""
 
 
-def quota_name(principal: Principal) -> str:
-    """The name to whose quota a caller counts."""
-    return f"user:{principal.name}"
+def _keep_open() -> None:
+    """For a stream that has not begun: its first message is refused."""

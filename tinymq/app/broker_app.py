@@ -7,6 +7,7 @@ stop:  leave the registry → transfer leaderships → answer waiting calls → 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -219,7 +220,8 @@ class BrokerApp:
 
     def _services(self, admin: AdminService, users: UsersService) -> Services:
         config = self.config
-        broker = BrokerService(self.serving, config.limits, self.quotas)
+        age_s_max = self._tls.age_s_max if self._tls is not None else math.inf
+        broker = BrokerService(self.serving, config.limits, self.quotas, age_s_max)
         marks = self.serving.marks
         leaders = LeaderCalls(
             self.serving, self._connector, marks, metadata=broker.metadata, rng=self._rng, elsewhere=config.forward
@@ -231,7 +233,7 @@ class BrokerApp:
             channels=ChannelsService(self.serving),
             groups=GroupsService(self.serving),
             dead_letters=DeadLettersService(self.serving),
-            workers=WorkersService(self.serving),
+            workers=WorkersService(self.serving, age_s_max),
             schedules=SchedulesService(self.serving),
             users=users,
             queue=self._gateway,

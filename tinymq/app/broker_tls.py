@@ -33,26 +33,29 @@ class BrokerTls:
         self.files = TlsFiles(Paths.of(Path(config.tls_dir)), _report)
         self.plain = config.security == "accept"
         self.client_certificates = config.client_certificates
+        self.age_s_max = config.timing.connection_age_s_max
 
     @property
     def peers(self) -> PeerTls:
         """Of the peer port, in both directions."""
         return PeerTls(
-            lambda: self.files.current().serves_certified, lambda: self.files.current().dials_brokers, self.plain
-        )
+            lambda: self.files.current().serves_certified, lambda: self.files.current().dials_brokers, self.plain,
+            self.age_s_max,
+        )  # fmt: skip
 
     @property
     def clients(self) -> PortTls:
         """Of the ports for clients."""
         certified = self.client_certificates
         return PortTls(
-            lambda: self.files.current().serves_certified if certified else self.files.current().serves, self.plain
-        )
+            lambda: self.files.current().serves_certified if certified else self.files.current().serves, self.plain,
+            age_s_max=self.age_s_max,
+        )  # fmt: skip
 
     @property
     def grpc(self) -> GrpcTls:
         """Of the gRPC port."""
-        return GrpcTls(self.files, self.plain, self.client_certificates)
+        return GrpcTls(self.files, self.plain, self.client_certificates, self.age_s_max)
 
     @property
     def forwarding(self) -> ClientTls:

@@ -109,6 +109,7 @@ class Timing:
     leader_return_s: float = 10.0  # a preferred broker leads again after it has been alive for this long
     join_s: float = 10.0  # a broker that is not a voter looks for its cluster for this long
     retention_check_s: float = 5.0  # between two checks for records that are due to go
+    connection_age_s_max: float = 3600.0  # of a connection with TLS; then both ends make another one
     drain_s: float = 2.0  # at most, for ending its registration at a clean stop
 
     def __post_init__(self) -> None:

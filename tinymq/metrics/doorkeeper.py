@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from tinymq.access.gate import Credential, Gate
+from tinymq.access.caller import Credential
+from tinymq.access.gate import Gate
 from tinymq.base.config import is_loopback
 from tinymq.base.errors import NotReady, TinymqError, Unauthenticated
 from tinymq.metrics.http import Answer, plain

@@ -22,7 +22,7 @@ from tinymq.net.connection_limits import host_of
 from tinymq.net.framing import Chunk, Frame, FrameReader, pack_frame, pack_prefix
 from tinymq.net.outbox import Outbox
 from tinymq.net.socket_options import prepare
-from tinymq.net.tls_names import tinymq_uri, uris_of
+from tinymq.net.tls_names import ends_us, tinymq_uri, uris_of
 from tinymq.net.unfinished_frames import Claim, FrameDeadline, FrameRoom
 
 UNSENT_BYTES_MAX = 256 * KIB  # a send waits while the system has not taken more than this
@@ -69,6 +69,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self.remote_host = ""
         self.encrypted = False
         self.certified_uri = ""  # names the broker or user of the other end's certificate; "" without one
+        self.certificate_ends_us = 0  # when that certificate ends, wall time; 0 without one
         self.received_bytes = 0
         self._reader = FrameReader(frame_bytes_max, head_bytes_max, asks=room is not None)
         self._room_of_all = room
@@ -195,7 +196,9 @@ class FrameStream(asyncio.BufferedProtocol):
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self.encrypted = True
-            self.certified_uri = tinymq_uri(uris_of(tls.getpeercert() or {}))
+            certificate = tls.getpeercert() or {}
+            self.certified_uri = tinymq_uri(uris_of(certificate))
+            self.certificate_ends_us = ends_us(certificate)
         self._outbox.open(transport)
         prepare(transport.get_extra_info("socket"))
         if self._room_of_all is not None:

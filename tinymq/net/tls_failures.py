@@ -11,9 +11,13 @@ import ssl
 from datetime import UTC, datetime
 
 from tinymq.net.tls_files import Loaded
-from tinymq.net.tls_names import Certificate, hosts_of, uris_of
+from tinymq.net.tls_names import Certificate, end_of, hosts_of, shown, uris_of
 
 PROBE_S = 1.0
+REFUSED_S = 0.5  # after its handshake, for a server to refuse this side's certificate
+NO_CERTIFICATE = "it wants a certificate of the client's: tinymq cert user NAME makes one"
+ENDS_CLIENTS = "it ends the connection after TLS's handshake: it may not know who signed this side's certificate"
+RENEW = "replace the files in the client's tls_dir; it need not be restarted"
 AUTHORITIES_SHOWN = 5
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which Python does not name
 _PLAIN = ("wrong_version_number", "record_layer_failure", "packet_length_too_long", "http_request")
@@ -30,7 +34,7 @@ def explain(host: str, port: int, files: Loaded, server_name: str = "", timeout_
             socket.create_connection((host, port), timeout_s) as sock,
             files.dials.wrap_socket(sock, server_hostname=name) as tls,
         ):
-            return _said_afterwards(tls)
+            return _said_afterwards(tls, files.pem.certificate)
     except ssl.SSLCertVerificationError as error:
         return _of_certificate(error, name, _presented(host, port, timeout_s), files)
     except ssl.SSLError as error:
@@ -39,16 +43,22 @@ def explain(host: str, port: int, files: Loaded, server_name: str = "", timeout_
         return ""
 
 
-def _said_afterwards(tls: ssl.SSLSocket) -> str:
-    """A server of TLS 1.3 refuses a client's certificate after the client has finished its handshake."""
+def _said_afterwards(tls: ssl.SSLSocket, certificate: bytes) -> str:
+    """A server of TLS 1.3 refuses a client's certificate after the client has finished its handshake. Many only end the
+    connection then, and what is wrong is seen in the certificate, if at all."""
     try:
-        tls.settimeout(0.2)
-        tls.recv(1)
+        tls.settimeout(REFUSED_S)
+        if tls.recv(1):
+            return ""
+        reason = ENDS_CLIENTS
     except ssl.SSLError as error:
-        return reason_of(error)
+        reason = reason_of(error)
     except OSError:
-        pass
-    return ""
+        return ""
+    ends = end_of(certificate) if certificate else None
+    if ends is not None and ends < datetime.now(UTC):
+        return f"this side's certificate has expired on {shown(ends)}: {RENEW}"
+    return reason if certificate or reason is not ENDS_CLIENTS else NO_CERTIFICATE
 
 
 def reason_of(error: ssl.SSLError) -> str:
@@ -57,11 +67,13 @@ def reason_of(error: ssl.SSLError) -> str:
     if name in _PLAIN:
         return "it does not speak TLS; connect without it, or set the broker's security"
     if "certificate_required" in name:
-        return "it wants a certificate of the client's: tinymq cert user NAME makes one"
+        return NO_CERTIFICATE
     if "unknown_ca" in name:
         return "it does not know the authority that signed this side's certificate"
     if "certificate_expired" in name:
         return "it says that this side's certificate has expired"
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == EXPIRED:
+        return "the other end's certificate has expired"
     if "unsupported_protocol" in name or "protocol_version" in name:
         return "it does not speak TLS 1.3"
     return f"TLS failed: {error.reason or error}"
@@ -89,7 +101,7 @@ def _since(certificate: Certificate, field: str) -> str:
     text = certificate.get(field)
     if not text:
         return ""
-    return f" on {datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC):%Y-%m-%d %H:%M} UTC"
+    return f" on {shown(datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC))}"
 
 
 def _name(parts: object) -> str:

@@ -7,6 +7,7 @@ which TLS begins would be a hello of 66,326 or 197,398 bytes, and no hello is so
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -26,6 +27,7 @@ class PortTls:
     context: Callable[[], ssl.SSLContext]  # asked for each connection, because files change
     plain: bool = False  # takes connections without TLS, too
     handshake_s: float = HANDSHAKE_S
+    age_s_max: float = math.inf  # of a connection with TLS: then its two ends make another one
 
 
 def is_tls(first: bytes) -> bool:

@@ -717,16 +717,20 @@ class ProduceReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
+    ending: _builtins.bool
+    """the broker will end this stream: send nothing more on it, and open another one"""
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProduceResult]: ...
     def __init__(
         self,
         *,
         results: _abc.Iterable[Global___ProduceResult] | None = ...,
+        ending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ending", b"ending", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -863,6 +867,7 @@ class FetchReply(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     THROTTLED_MS_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     high_watermark: _builtins.int
     log_start: _builtins.int
@@ -877,6 +882,8 @@ class FetchReply(_message.Message):
     """how long this client now waits for its quota: until then its stream gets no other answer"""
     history: _builtins.int
     """epoch of the last recovery that may have lost acknowledged records; 0: none"""
+    ending: _builtins.bool
+    """no answer: the broker will end this stream. Send nothing more on it, and open another one"""
     @_builtins.property
     def error(self) -> Global___Error: ...
     def __init__(
@@ -892,10 +899,11 @@ class FetchReply(_message.Message):
         next_offset: _builtins.int = ...,
         throttled_ms: _builtins.int = ...,
         history: _builtins.int = ...,
+        ending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "frames", b"frames", "high_watermark", b"high_watermark", "history", b"history", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "next_offset", b"next_offset", "request_id", b"request_id", "throttled_ms", b"throttled_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ending", b"ending", "error", b"error", "frames", b"frames", "high_watermark", b"high_watermark", "history", b"history", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "next_offset", b"next_offset", "request_id", b"request_id", "throttled_ms", b"throttled_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4332,8 +4340,11 @@ class WorkReply(_message.Message):
     REVOKED_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
     pong: _builtins.int
     """the number of a ping"""
+    ending: _builtins.bool
+    """the broker will end this stream: attach again on another one"""
     @_builtins.property
     def attached(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkAttached]: ...
     @_builtins.property
@@ -4356,10 +4367,11 @@ class WorkReply(_message.Message):
         revoked: _abc.Iterable[Global___WorkRevoked] | None = ...,
         ended: _abc.Iterable[Global___WorkEnded] | None = ...,
         pong: _builtins.int = ...,
+        ending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "attached", b"attached", "ended", b"ended", "granted", b"granted", "pong", b"pong", "revoked", b"revoked", "settled", b"settled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "attached", b"attached", "ended", b"ended", "ending", b"ending", "granted", b"granted", "pong", b"pong", "revoked", b"revoked", "settled", b"settled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

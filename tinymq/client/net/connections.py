@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Closed
-from tinymq.client.net.broker_streams import BrokerFetchStream, BrokerObserver, BrokerProduceStream
+from tinymq.client.net.broker_streams import BrokerObserver, BrokerProduceStream
+from tinymq.client.net.fetch_streams import BrokerFetchStream
 from tinymq.client.net.ports import Connector, Link
 
 LOG = logging.getLogger("tinymq.client")

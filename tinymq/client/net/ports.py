@@ -38,6 +38,7 @@ class Fetched:
     error: TinymqError | None
     throttled_ms: int = 0
     history: int = 0
+    ending: bool = False  # no answer: the broker will end this stream
 
 
 class PackedBatch(NamedTuple):

@@ -129,4 +129,5 @@ def _fetched(reply: pb.FetchReply, frames: memoryview) -> Fetched:
         error=read_error(reply.error) if reply.HasField("error") else None,
         throttled_ms=reply.throttled_ms,
         history=reply.history,
+        ending=reply.ending,
     )

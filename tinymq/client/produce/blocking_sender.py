@@ -83,6 +83,7 @@ class BlockingSender:
         self._silent_until_s: dict[str, float] = {}  # a throttling broker has announced when it answers again
         self._under_way: Route | None = None  # of the record that waits for its answer
         self._inside: set[int] = set()  # threads that are in `send`
+        self._leaving: FrameSocket | None = None  # the connection that its broker will end
         self._moved = False  # the loop broke off the attempt under way, because another broker leads
         self._request_ids = itertools.count(1)
         self._background = BackgroundTasks()
@@ -149,6 +150,9 @@ class BlockingSender:
         queue.acknowledged(batch)
         batch.succeed(outcome.base_offset, outcome.append_time_us, outcome.duplicate)
         self._batcher.give_back(batch)
+        if self._leaving is route.stream:
+            self._leaving = None
+            self._drop(route)
 
     def _recover(self) -> None:
         """Give up what the calling thread owned when it was interrupted.
@@ -202,15 +206,15 @@ class BlockingSender:
         suspicious = quota_s + suspicious_s(attempt_s)
         try:
             stream.send(packed.fields, (packed.head, view_of(packed.message)), max(TIMEOUT_S_MIN, until_s - started_s))
-            head = _received(
-                stream, self._now, started_s + suspicious, until_s, partial(self._silent, address, started_s)
+            receive = partial(
+                _received, stream, self._now, started_s + suspicious, until_s, partial(self._silent, address, started_s)
             )
+            reply = _parsed(receive())
+            if reply.ending:  # the broker will end the connection; the answer follows
+                self._leaving = stream
+                reply = _parsed(receive())
         except TimeoutError:
             raise OutcomeUnknown(f"silent for {self._now() - started_s:.1f} s") from None
-        try:
-            reply = pb.ProduceReply.FromString(head)
-        except DecodeError as error:
-            raise OutcomeUnknown(f"not a reply: {error}") from None
         if len(reply.results) != 1 or reply.results[0].request_id != batch.request_id:
             raise OutcomeUnknown("an answer to something else")
         self._took(address, reply.results[0].throttled_ms, self._now() - started_s)
@@ -319,6 +323,13 @@ class BlockingSender:
                 stream.close()
             else:
                 self._streams[address] = stream
+
+
+def _parsed(head: bytes) -> pb.ProduceReply:
+    try:
+        return pb.ProduceReply.FromString(head)
+    except DecodeError as error:
+        raise OutcomeUnknown(f"not a reply: {error}") from None
 
 
 def _received(

@@ -16,6 +16,7 @@ from tinymq.proto import tinymq_pb2 as pb
 LOG = logging.getLogger("tinymq.client")
 
 SETTLE_MAX = 1_000  # settlements in one message
+LEAVE_S = 0.05  # between two looks whether a stream that the broker will end can be left
 
 
 class BrokerWork:
@@ -47,6 +48,7 @@ class BrokerWork:
         self._attachment = 0
         self._request = 0
         self._ping = False
+        self._finished = False  # nothing more is said on the stream
         self._due = asyncio.Event()
         self._heard_s = clock.monotonic()
         self._stream: WorkStream | None = None
@@ -97,6 +99,7 @@ class BrokerWork:
     async def _run(self) -> None:
         error: TinymqError = Closed("the worker is closed")
         writer: asyncio.Task[None] | None = None
+        finishing: asyncio.Task[None] | None = None
         try:
             self._stream = stream = await self._link.open_work(self._timeout_s)
             self._heard_s = self._clock.monotonic()
@@ -105,12 +108,15 @@ class BrokerWork:
                 reply = await stream.read()
                 self._heard_s = self._clock.monotonic()
                 self._take(reply)
+                if reply.ending and finishing is None:
+                    finishing = asyncio.create_task(self._finish(stream, writer))
         except TinymqError as broken:
             error = broken
         finally:
             self.broken = True
-            if writer is not None:
-                writer.cancel()
+            for task in (writer, finishing):
+                if task is not None:
+                    task.cancel()
             if self._stream is not None:
                 self._stream.cancel()
             for work in {id(work): work for work in (*self._works.values(), *self._attaching)}.values():
@@ -122,11 +128,33 @@ class BrokerWork:
             while True:
                 await self._due.wait()
                 self._due.clear()
+                if self._finished:
+                    return
                 request = self._request_of_all()
                 if request is not None:
                     await stream.write(request)
         except TinymqError:
             stream.cancel()  # the reader gets the error, and ends the stream
+
+    async def _finish(self, stream: WorkStream, writer: asyncio.Task[None]) -> None:
+        """The broker will end the stream: begin no job, and leave once all that was said is answered.
+
+        Jobs in hand go on, and are listed when their partitions are attached again.
+        """
+        works = list(self._works.values())
+        for work in works:
+            work.leaving = True
+        while True:
+            await self._clock.sleep(LEAVE_S)  # at first for threads that are about to begin a job
+            if not any(work.unsent or work.settling for work in works):
+                break
+        self._finished = True
+        self._due.set()
+        await writer
+        try:
+            await stream.finish()  # then the broker ends its side, and the reader gets the error
+        except TinymqError:
+            stream.cancel()
 
     def _request_of_all(self) -> pb.WorkRequest | None:
         """Everything that is to be said now, up to the bounds of a message; what is left makes another one due."""

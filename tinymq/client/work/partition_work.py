@@ -65,6 +65,7 @@ class PartitionWork:
         self.partition = partition
         self.attachment = 0  # 0: none
         self.attached = False  # the leader has answered
+        self.leaving = False  # the attachment is about to end: no further job is begun
         self.term = 0
         self.keyed = False
         self.lease_s = LEAST_S  # until the leader tells
@@ -86,6 +87,11 @@ class PartitionWork:
         self._credit_due = False
         self._keys: dict[bytes, deque[Job]] = {}  # by key that is out: those that wait for it
         self._stopped = False
+
+    @property
+    def begins(self) -> bool:
+        """May a job be begun now? If not, the next attachment confirms that it is still this worker's."""
+        return self.attached and not self.leaving
 
     # ---- attaching --------------------------------------------------------------------------------------------
 
@@ -121,7 +127,7 @@ class PartitionWork:
 
     def detached(self) -> None:
         """The stream broke, or the leader ended the attachment. What is held stays held until it is listed."""
-        self.attachment, self.attached = 0, False
+        self.attachment, self.attached, self.leaving = 0, False, False
 
     def on_attached(self, reply: pb.WorkAttached) -> None:
         self.term = max(self.term, reply.term)

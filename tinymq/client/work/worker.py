@@ -121,7 +121,7 @@ class AsyncWorker:
                 job = self._jobs.popleft()
             except IndexError:
                 return None
-            if job.state is State.WAITING and not job.partition_work.attached:
+            if job.state is State.WAITING and not job.partition_work.begins:
                 # The leader may give it to another worker by now. If it does not, the next attachment confirms it.
                 job.partition_work.parked.append(job)
                 self._wake(self._unpark)  # an attachment may have come meanwhile
@@ -273,7 +273,7 @@ class AsyncWorker:
         """The partition may have new jobs, or answers."""
         new, work.new = work.new, []
         self._jobs.extend(new)
-        while work.attached and work.parked:
+        while work.begins and work.parked:
             self._jobs.append(work.parked.popleft())
         if self._stopped and self._jobs:
             self._give_back()

@@ -10,6 +10,7 @@ import asyncio
 import math
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from google.protobuf.message import DecodeError
 
@@ -28,6 +29,7 @@ from tinymq.raft.net import handshake
 from tinymq.raft.net.handshake import Handshake, State
 from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, PeerIdentity, out_bytes_max
 
+DRAIN_S, DRAIN_POLL_S = 5.0, 0.01  # an old connection waits for its unsent frames to leave
 BURST_S = 50e-6  # a send within this time of a write waits for the end of the loop's iteration, to share a write
 
 
@@ -65,6 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_deadline: FrameDeadline | None = None  # while the connection is open
         self._transport: asyncio.Transport | None = None
         self._deadline: Timer | None = clock.call_later(HANDSHAKE_TIMEOUT_S, self._expire)
+        self._age: Timer | None = None
         self._reason: TinymqError | None = None
         self._outbox = Outbox()
         self._flush_due = False
@@ -109,21 +112,37 @@ class Connection(asyncio.BufferedProtocol):
             self._wrote_s = self._clock.monotonic()
         return True
 
-    def close(self, reason: TinymqError, farewell: bytes | None = None) -> None:
-        """End the connection. Nothing more is delivered. Unsent frames are dropped, except `farewell`."""
+    def end_after(self, seconds: float, *, drain: bool = False) -> None:
+        """End the connection once it is this old. `drain`: wait a while longer for its unsent frames."""
+        if math.isfinite(seconds):
+            grow = partial(self._grow_old, self._clock.monotonic() + seconds, drain)
+            self._age = self._clock.call_later(seconds, grow)
+
+    def _grow_old(self, since_s: float, drain: bool) -> None:
+        if drain and self._outbox.unsent_bytes and self._clock.monotonic() - since_s < DRAIN_S:
+            self._age = self._clock.call_later(DRAIN_POLL_S, partial(self._grow_old, since_s, drain))
+        else:
+            self.close(Closed("the connection is old"), sends=drain)
+
+    def close(self, reason: TinymqError, farewell: bytes | None = None, *, sends: bool = False) -> None:
+        """End the connection. Nothing more is delivered. Unsent frames are dropped, except `farewell`; with `sends`,
+        asyncio still sends what it has taken."""
         if self.closing:
             return
         self.closing = True
         self._reason = reason
         self._outbox.drop()
         self._cancel_deadline()
+        self._cancel_age()
         if self._transport is None:
             self._loop.call_soon(self.connection_lost, None)  # asyncio reports no end of a connection that never opened
-        elif farewell is None:
-            self._transport.abort()
-        else:
+        elif farewell is not None:
             self._transport.writelines(pack_frame(farewell)[0])
             self._transport.close()
+        elif sends:
+            self._transport.close()
+        else:
+            self._transport.abort()
 
     # ---- what asyncio calls ------------------------------------------------------------------------
 
@@ -198,6 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = True
         self._outbox.close()
         self._cancel_deadline()
+        self._cancel_age()
         if self._claim is not None and self._frame_deadline is not None:
             self._claim.give_back()
             self._frame_deadline.close()
@@ -256,6 +276,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _cancel_age(self) -> None:
+        if self._age is not None:
+            self._age.cancel()
+            self._age = None
 
     def _end(self, exc: Exception | None) -> TinymqError:
         """Say why the connection ended, if this side did not end it."""

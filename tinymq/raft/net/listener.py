@@ -7,6 +7,7 @@ peer's identity means to other connections (tcp.py) do not.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -43,14 +44,17 @@ class Listener:
         limits: Limits,
         clock: Clock,
         *,
+        age_s_max: float = math.inf,
         on_open: Callable[[Connection], None],
         on_message: Callable[[Connection, peer_pb2.Peer, Chunk], None],
         on_rejected: Callable[[str, TinymqError], None],
     ) -> None:
+        """`age_s_max`: of a connection, at which it is ended if the dialer has not done so."""
         self.accepted: dict[tuple[int, Channel], Connection] = {}
         self._handshake = handshake
         self._limits = limits
         self._clock = clock
+        self._age_s_max = age_s_max
         self._on_open = on_open
         self._on_message = on_message
         self._on_rejected = on_rejected
@@ -122,6 +126,7 @@ class Listener:
         self.accepted[key] = connection
         if older is not None:
             older.close(Closed("a newer connection has replaced it"))
+        connection.end_after(self._age_s_max)
         self._on_open(connection)
 
     def _lost(self, connection: Connection, reason: TinymqError) -> None:

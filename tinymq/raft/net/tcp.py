@@ -7,6 +7,7 @@ are framing.py.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import secrets
 import ssl
@@ -45,6 +46,8 @@ from tinymq.raft.net.transport import (
     PeerIdentity,
 )
 
+DIALERS_SHARE = (0.7, 0.9)  # of a connection's age
+
 logger = structlog.get_logger("tinymq.raft.net.transport")
 
 
@@ -55,6 +58,7 @@ class PeerTls:
     accepts: Callable[[], ssl.SSLContext]  # asked for each connection; wants a certificate of the dialer
     dials: Callable[[], ssl.SSLContext]  # asked for each connection; checks names only if it says so
     plain: bool = False  # takes connections without TLS, too, and dials so where TLS finds no answer
+    age_s_max: float = math.inf  # of a connection: then the dialer makes another one
 
 
 class TcpTransport:
@@ -102,6 +106,7 @@ class TcpTransport:
             lambda: Handshake.accept(self._credentials(), token_bytes(NONCE_BYTES), self.invite),
             limits,
             clock,
+            age_s_max=tls.age_s_max if tls is not None else math.inf,
             on_open=self._accepted,
             on_message=self._received,
             on_rejected=self._rejected,
@@ -213,6 +218,9 @@ class TcpTransport:
                 return
             link.connection = connection
             link.refusal = ""
+            if self._tls is not None:
+                # A part of the age, so that the acceptor need not end it, and not all of them at once.
+                connection.end_after(self._tls.age_s_max * self._rng.uniform(*DIALERS_SHARE), drain=True)
             if self.on_connected is not None and not self._stopped:
                 self.on_connected(address.broker_id, link.channel, connection.peer)
 

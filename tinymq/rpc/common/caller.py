@@ -12,10 +12,12 @@ from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
+from tinymq.access.caller import Caller, Credential, quota_name
 from tinymq.access.directory import Principal
-from tinymq.access.gate import Caller, Credential, Gate, quota_name
+from tinymq.access.gate import Gate
 from tinymq.base.errors import NotReady, Unauthenticated
 from tinymq.net.connection_limits import host_of
+from tinymq.net.tls_names import end_of
 from tinymq.proto.methods import method_of
 from tinymq.rpc.common.access import SOME_TOPIC, Access, targets
 from tinymq.rpc.common.broker_state import Serving
@@ -34,12 +36,15 @@ def credential_of(context: Context) -> Credential:
     text = str(metadata.get(AUTHORIZATION, ""))
     tls: dict[str, Any] = dict(context.auth_context() or ()) if hasattr(context, "auth_context") else {}
     encrypted = b"ssl" in tls.get("transport_security_type", ())
+    pem = next(iter(tls.get("x509_pem_cert", ())), b"")
+    ends = end_of(pem) if encrypted and pem else None
     names = [each.decode("utf-8", "replace") for each in tls.get("x509_subject_alternative_name", ())]
     return Credential(
         host=host_of(unquote(call_host(context.peer())).strip("[]")),
         client=str(metadata.get(CLIENT_ID, ""))[:249],
         token=text[len(BEARER) :].strip() if text[: len(BEARER)].lower() == BEARER else "",
         uri=next((name for name in names if name.startswith("tinymq://")), "") if encrypted else "",
+        uri_expires_us=int(ends.timestamp() * 1e6) if ends is not None else 0,
         encrypted=encrypted,
     )
 

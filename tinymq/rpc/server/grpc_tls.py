@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ class GrpcTls:
     files: TlsFiles
     plain: bool = False  # takes connections without TLS, too
     client_certificates: bool = False  # a client has to show a certificate; gRPC cannot ask for one and do without it
+    age_s_max: float = math.inf  # of a connection
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return credentials that look for new files at each handshake. gRPC does so in threads of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from tinymq.access.stream_age import GRPC_AGE_SHARE, GRPC_GRACE_SHARE
 from tinymq.base.config import Limits, format_address
 from tinymq.base.errors import PortInUse
 from tinymq.net import descriptors
@@ -37,6 +39,17 @@ HANDLED_MAX = 4096  # calls at once, over all connections
 HANDSHAKE_S = 10.0  # from accepting a connection to its first HTTP/2 settings
 IDLE_S = 300.0  # without a call; tinymq's client connects again when necessary
 ANSWERS_S = 2.0  # for waiting calls: a stop wakes them, and they end
+
+
+def ages(age_s_max: float) -> list[tuple[str, int]]:
+    """Return the options by which connections end in time. gRPC tells its clients, which make another one, and begin
+    new calls there."""
+    if math.isinf(age_s_max):
+        return []
+    return [
+        ("grpc.max_connection_age_ms", max(1, int(age_s_max * GRPC_AGE_SHARE * 1000))),
+        ("grpc.max_connection_age_grace_ms", max(1, int(age_s_max * GRPC_GRACE_SHARE * 1000))),
+    ]
 
 
 def options(limits: Limits, connections_max: int) -> list[tuple[str, int]]:
@@ -85,7 +98,7 @@ class RpcServer:
         self._calls = Metering(services.broker.meter)
         self._server = grpc.aio.server(
             interceptors=[ForeignServices(services.broker.gate), self._calls, RequestBounds()],
-            options=options(limits, connections_max),
+            options=[*options(limits, connections_max), *(ages(tls.age_s_max) if tls is not None else ())],
             maximum_concurrent_rpcs=HANDLED_MAX,
         )
         self._health = health.aio.HealthServicer()

@@ -7,12 +7,13 @@ travels behind its message and is never packed into it (docs/adr/0026 has the fi
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from tinymq.access.gate import Credential
+from tinymq.access.caller import Credential
 from tinymq.base.config import GRPC_OVERHEAD_BYTES, KIB, Limits
 from tinymq.base.errors import (
     InvalidFrame,
@@ -164,10 +165,12 @@ class StreamServer:
     async def _answer(self, stream: FrameStream, hello: pb.StreamHello) -> None:
         client, credential = hello.client_id or stream.remote_host, _credential(stream, hello)
         hello.token = ""  # a stream may last for days
+        age_s_max = self._tls.age_s_max if self._tls is not None and stream.encrypted else math.inf
         if hello.kind == pb.STREAM_PRODUCE:
-            await self._service.produce(_batches(stream), _ProduceReplies(stream), client, credential)
+            await self._service.produce(_batches(stream), _ProduceReplies(stream), client, credential, age_s_max)
         else:
-            await self._service.fetch(_fetches(stream), _FetchReplies(stream), client, credential, sends_files=True)
+            replies = _FetchReplies(stream)
+            await self._service.fetch(_fetches(stream), replies, client, credential, age_s_max, sends_files=True)
 
 
 _CALLS = {pb.STREAM_PRODUCE: produce.CALL, pb.STREAM_FETCH: fetch.CALL}
@@ -176,7 +179,7 @@ _CALLS = {pb.STREAM_PRODUCE: produce.CALL, pb.STREAM_FETCH: fetch.CALL}
 def _credential(stream: FrameStream, hello: pb.StreamHello) -> Credential:
     return Credential(
         host=host_of(stream.remote_host), client=hello.client_id, token=hello.token, uri=stream.certified_uri,
-        encrypted=stream.encrypted,
+        uri_expires_us=stream.certificate_ends_us, encrypted=stream.encrypted,
     )  # fmt: skip
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Iterable
 
+from tinymq.access.caller import Credential
 from tinymq.access.directory import denied
-from tinymq.access.gate import Credential, Gate
+from tinymq.access.gate import Gate
+from tinymq.access.stream_age import GRPC_SHARE, serve_for
 from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady, TinymqError, WrongBroker
 from tinymq.base.meter import Meter
@@ -35,8 +38,10 @@ CREATE_S = 5.0  # to make a topic that is first used now, and to wait for its le
 class BrokerService(pb_grpc.BrokerServicer):
     """service Broker."""
 
-    def __init__(self, serving: Serving, limits: Limits, quotas: Quotas) -> None:
+    def __init__(self, serving: Serving, limits: Limits, quotas: Quotas, age_s_max: float = math.inf) -> None:
+        """`age_s_max`: of a connection of the stream port; streams of gRPC live for a part of it (GRPC_SHARE)."""
         self._serving = serving
+        self._age_s_max = age_s_max
         self._limits = limits
         self._quotas = quotas
 
@@ -51,21 +56,25 @@ class BrokerService(pb_grpc.BrokerServicer):
     @streaming(operation="write", resource=TOPIC)
     async def Produce(self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Context) -> None:  # type: ignore[override]
         credential = credential_of(context)
-        await self.produce(unpacked(request_iterator), GrpcReplies(context), client_of(context), credential)
+        batches, age_s_max = unpacked(request_iterator), self._age_s_max * GRPC_SHARE
+        await self.produce(batches, GrpcReplies(context), client_of(context), credential, age_s_max)
 
     @streaming(operation="read", resource=TOPIC)
     async def Fetch(self, request_iterator: AsyncIterator[pb.FetchRequest], context: Context) -> None:  # type: ignore[override]
-        await self.fetch(request_iterator, GrpcReplies(context), client_of(context), credential_of(context))
+        credential, age_s_max = credential_of(context), self._age_s_max * GRPC_SHARE
+        await self.fetch(request_iterator, GrpcReplies(context), client_of(context), credential, age_s_max)
 
     async def produce(
-        self, arriving: AsyncIterator[Iterable[Batch]], replies: produce.Replies, client: str, credential: Credential
-    ) -> None:
-        """Serve one stream of batches, from either port, to the caller of `credential`. It counts to the quota of the
-        user while callers are checked, else of `client`. Raises Unauthenticated."""
+        self, arriving: AsyncIterator[Iterable[Batch]], replies: produce.Replies, client: str, credential: Credential,
+        age_s_max: float,
+    ) -> None:  # fmt: skip
+        """Serve one stream of batches, from either port, to the caller of `credential`, for at most `age_s_max`. It
+        counts to the quota of the user while callers are checked, else of `client`. Raises Unauthenticated."""
         guard = self._serving.gate.guard(credential, produce.CALL)
         try:
             share = self._quotas.produce.share(guard.quota_name or client)
-            await ProduceStream(self._serving, replies, guard, share).run(arriving)
+            stream = ProduceStream(self._serving, replies, guard, share)
+            await serve_for(age_s_max, guard, stream.run(arriving), stream.announce_end)
         finally:
             guard.close()
 
@@ -75,6 +84,7 @@ class BrokerService(pb_grpc.BrokerServicer):
         replies: fetch.Replies,
         client: str,
         credential: Credential,
+        age_s_max: float,
         *,
         sends_files: bool = False,
     ) -> None:
@@ -84,7 +94,7 @@ class BrokerService(pb_grpc.BrokerServicer):
             share = self._quotas.fetch.share(guard.quota_name or client)
             stream = FetchStream(self._serving, replies, self._limits, guard, share, sends_files=sends_files)
             guard.refused = stream.refuse
-            await stream.run(requests)
+            await serve_for(age_s_max, guard, stream.run(requests), stream.announce_end)
         finally:
             guard.close()
 

@@ -77,6 +77,7 @@ class FetchStream:
         self._slice = Slice(serving.slices)
         self._fetch_share: FetchShare | None = None  # this stream's share of the broker's bound, once a broker runs
         self._ended = False
+        self._ending = False  # the client was asked to open another stream, and no fetch waits here any more
         self._wake = asyncio.Event()  # wakes the writer
         self._room = asyncio.Event()  # wakes the reader when there is space
 
@@ -102,6 +103,14 @@ class FetchStream:
             for fetch in self._waiting.values():
                 fetch.cancel()
             self._messages.clear()  # otherwise their files stay open until the next garbage collection
+
+    def announce_end(self) -> None:
+        """Ask the client to continue on another stream, and answer its fetches with what there is now."""
+        self._ending = True
+        self._messages.append((FetchAnswer(pb.FetchReply(ending=True), b""), 0))
+        for fetch in list(self._waiting.values()):
+            fetch.expire()
+        self._wake.set()
 
     def refuse(self, access: Access, error: TinymqError) -> None:
         """Answer the waiting fetches of a topic that this stream may not read any more."""
@@ -142,7 +151,7 @@ class FetchStream:
             offset=request.offset,
             bytes_max=bytes_max,
             bytes_min=min(request.min_bytes, bytes_max),
-            wait_s=min(request.max_wait_ms / 1000, broker.timing.fetch_wait_s_max),
+            wait_s=0.0 if self._ending else min(request.max_wait_ms / 1000, broker.timing.fetch_wait_s_max),
             leader_epoch=request.leader_epoch,
             leader_only=request.leader_only,
             recovery_term=request.history if request.HasField("history") else None,

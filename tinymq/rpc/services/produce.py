@@ -79,6 +79,7 @@ class ProduceStream:
         self._slice = Slice(serving.slices)
         self._inflight = 0  # batches that are still to be answered
         self._ended = False
+        self._announces_end = False  # the next reply asks the client to open another stream
         self._ready = asyncio.Event()  # the writer waits on it
         self._room = asyncio.Event()  # the reader waits on it
 
@@ -106,6 +107,11 @@ class ProduceStream:
             writer.cancel()
         if refusal is not None:
             raise refusal
+
+    def announce_end(self) -> None:
+        """Ask the client to continue on another stream. What arrives here meanwhile is served."""
+        self._announces_end = True
+        self._ready.set()
 
     async def _take(self, batch: pb.ProduceBatch, payload: bytes) -> int:
         """Accept one batch. Returns its cost for the loop, in units of one small batch."""
@@ -220,7 +226,10 @@ class ProduceStream:
 
     async def _write(self) -> None:
         while True:
-            if self._results:
+            if self._announces_end:
+                self._announces_end = False
+                await self._replies.write(pb.ProduceReply(ending=True))
+            elif self._results:
                 some, self._results = self._results[:RESULTS_MAX], self._results[RESULTS_MAX:]
                 self._room.set()
                 await self._replies.write(pb.ProduceReply(results=some))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tinymq.access.caller import Caller
 from tinymq.access.directory import NOBODY, Directory, Principal
-from tinymq.access.gate import Caller
 from tinymq.access.identity import (
     ACCESS,
     SWITCH,

@@ -103,6 +103,10 @@ class WorkStream:
         self._reads.clear()
         self._unanswered.clear()
 
+    def announce_end(self) -> None:
+        """Ask the worker to attach again on another stream."""
+        self._in_order("ending").ending = True
+
     def refuse(self, access: Access, error: TinymqError) -> None:
         """End the attachments of a group or a topic that this worker may not read any more."""
         for number, reads in list(self._reads.items()):
