@@ -268,6 +268,10 @@ FAULTS: Mapping[str, FaultRow] = {
         Family.CLUSTER, "a broker joins, and may end meanwhile", Simulated(3, (1.0, 8.0), brokers_min=1),
         "tests/cli has joins of real processes", "the groups of tests/raft do not grow",
     ),
+    "twin": FaultRow(
+        Family.CLUSTER, "a second process starts with the number of a broker, on an empty or a copied data directory",
+        Simulated(2, (1.0, 4.0), damages=True, brokers_min=3), Real((5.0, 8.0), _ONE, _DISKS, damages=True), _LOGS,
+    ),
     "transfer": FaultRow(
         Family.CLUSTER, "a leader transfers its leadership", "workload moved does it", "workload moved does it", 3,
     ),

@@ -64,6 +64,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tinymq_chaos.broker_changes import FilledReplica, FoundDamage, QuorumRecovery, TwinSpan
 from tinymq_chaos.group_changes import LeaseChange, QueueChange, read_lease, read_queue
 from tinymq_chaos.group_changes import Log as Log
 
@@ -184,33 +185,6 @@ class FaultSpan:
     effect: str | None = None  # as observed, in words with numbers; "": it had none; None: not observed
 
 
-@dataclass(frozen=True, slots=True)
-class FoundDamage:
-    """A replica found its log damaged, or lacking acknowledged entries, on a disk that no fault struck."""
-
-    at_s: float
-    log: Log
-    broker: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumRecovery:
-    """A group that had lost a majority of its replicas recovered without them, and without an operator."""
-
-    at_s: float
-    log: Log
-
-
-@dataclass(frozen=True, slots=True)
-class FilledReplica:
-    """A replica that had started has caught up: it has applied all that was committed in its group."""
-
-    at_s: float
-    log: Log
-    broker: int
-
-
 class History:
     """Calls in the order of invocation, and all other observations."""
 
@@ -224,6 +198,7 @@ class History:
         self.found: list[FoundDamage] = []  # damage without a cause
         self.revivals: list[QuorumRecovery] = []
         self.filled: list[FilledReplica] = []  # of topics with weaker durability
+        self.twins: list[TwinSpan] = []  # in order
         self.topics: dict[str, dict[str, str]] = {}  # by TOPIC: settings that are not the defaults
         self.replicas: list[FinalReplica] = []  # at the end
         self.leases: list[LeaseChange] = []  # of queue groups, in order; so are the next
@@ -329,6 +304,8 @@ class History:
             yield _line("revival", asdict(revival))
         for filled in self.filled:
             yield _line("filled", asdict(filled))
+        for twin in self.twins:
+            yield _line("twin", asdict(twin))
         for log, commits in self.commits.items():
             yield _line("commits", {"log": log, "commits": commits})
         for log, weights in self.weights.items():
@@ -365,6 +342,8 @@ class History:
                 history.queues.append(read_queue(values))
             elif kind == "revival":
                 history.revivals.append(QuorumRecovery(**values))
+            elif kind == "twin":
+                history.twins.append(TwinSpan(**values))
             elif kind == "filled":
                 history.filled.append(FilledReplica(**values))
             elif kind == "found":

@@ -18,6 +18,7 @@ from tests.chaos import (
     test_checkers_queues,
     test_checkers_recreated,
     test_checkers_times,
+    test_checkers_twins,
     test_elections,
     test_ledger,
 )
@@ -372,6 +373,7 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
     *test_checkers_recreated.BAD,
     *test_checkers_members.BAD,
     *test_checkers_queue_groups.BAD,
+    *test_checkers_twins.BAD,
 ]
 
 

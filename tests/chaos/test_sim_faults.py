@@ -18,6 +18,7 @@ from tests.chaos.disk_effects import fails_one_operation, hangs_one_file, has_no
 from tests.chaos.joins import joins, replaced_in_turn
 from tests.chaos.setting_effects import alters
 from tests.chaos.test_sim import HAPPENS
+from tests.chaos.twin_effects import starts_twice
 from tests.chaos.worlds import (
     SEEN_S,
     Pair,
@@ -57,6 +58,7 @@ EFFECTS: dict[str, Check] = {
     "join": joins,
     "next_disk": replaced_in_turn,
     "no_room": has_no_room,
+    "twin": starts_twice,
     "wall_jump": wall_jumps,
     "wrong_start": starts_wrong,
 }

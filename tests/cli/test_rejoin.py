@@ -123,7 +123,7 @@ def test_an_unformed_broker_among_unformed_ones_waits(capfd: pytest.CaptureFixtu
     secret.write_bytes(SECRET)
     secret.chmod(0o600)
     with Cluster(nodes=3, form=False) as cluster:
-        why = "no reachable broker belongs to a cluster"
+        why = "no broker lets this one into a cluster"
         cluster.wait_until(lambda: all(why in app.reason for app in cluster.brokers.values()))
         assert {app.state.value for app in cluster.brokers.values()} == {"unformed"}
         assert run(["cluster", "init", "-s", cluster.servers, "--secret-file", str(secret)]) == Exit.OK

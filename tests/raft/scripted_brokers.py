@@ -83,6 +83,7 @@ class ScriptedTransport:
         self.on_rejected: Callable[..., None] | None = None
         self.on_invited: Callable[..., None] | None = None
         self.invite: Invite | None = None
+        self.hears: Callable[[int], bool] = lambda peer: False
         self._links = links
         self._local = identity
         self._session = session

@@ -58,12 +58,9 @@ class MemoryNetwork:
     """Makes one `Transport` per broker. It must be used on the running loop of its brokers."""
 
     def __init__(
-        self,
-        clock: Clock,
-        rng: random.Random,
-        limits: Limits | None = None,
+        self, clock: Clock, rng: random.Random, limits: Limits | None = None,
         conditions: NetworkConditions | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`conditions`: those of the links, if other networks share the links; None: conditions of its own."""
         self.on_delivered: OnDelivered | None = None  # called with (from, to, channel, message, body) before delivery
         self.queued_bytes_max = 0  # the most that any one connection has ever queued
@@ -80,14 +77,18 @@ class MemoryNetwork:
         self._waiting: dict[MemoryTransport, dict[tuple[int, Channel], Callable[[], None]]] = {}
 
     def transport(
-        self, identity: Callable[[], LocalIdentity], secret: bytes, session: int, port: int | None = None
-    ) -> MemoryTransport:
-        """A broker's end, listening at ("memory", its broker id) unless given another port, 0 for any."""
+        self, identity: Callable[[], LocalIdentity], secret: bytes, session: int, port: int | None = None,
+        number: int | None = None,
+    ) -> MemoryTransport:  # fmt: skip
+        """A broker's end, listening at ("memory", its broker id) unless given another port, 0 for any.
+
+        `number`: of its machine on the links; None: its broker id. A second process with that id has another one.
+        """
         if port == 0:
             self._free_port += 1
             port = self._free_port
         address = (HOST, identity().broker_id if port is None else port)
-        return MemoryTransport(self, identity, secret, session, address)
+        return MemoryTransport(self, identity, secret, session, address, number)
 
     # ---- faults --------------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class MemoryNetwork:
             self._schedule(pipe)
         for transport, attempts in list(self._waiting.items()):
             for key, attempt in list(attempts.items()):
-                if not self._is_cut(transport.broker_id, *key):
+                if not self._is_cut(transport.number, *key):
                     del attempts[key]
                     attempt()
 
@@ -138,7 +139,7 @@ class MemoryNetwork:
         These are the groups' messages that were sent while links were stale, and every InstallSnapshot. A test calls
         this at the worst moment.
         """
-        for pipe in [p for p in self._pipes if p.target.broker_id == target]:
+        for pipe in [p for p in self._pipes if p.target.number == target]:
             for message, body in [again for again in pipe.delivered if matching(again[0])]:
                 self._soon(partial(pipe.repeat, message, body))
 
@@ -166,18 +167,18 @@ class MemoryNetwork:
         for pipe in [p for p in self._pipes if p.direction == (a, b) and p.channel is channel and p.dead]:
             self.close(pipe, BrokerUnreachable("connection timed out"))
 
-    def crash(self, broker_id: int) -> None:
-        """End a broker's transport from outside, as the death of its process does."""
-        for transport in [t for t in self._listening.values() if t.broker_id == broker_id]:
+    def crash(self, number: int) -> None:
+        """End the transports of a machine from outside, as the death of its process does."""
+        for transport in [t for t in self._listening.values() if t.number == number]:
             transport.shut()
 
-    def power_off(self, broker_id: int) -> None:
-        """Switch the broker's machine off: no peer is told, and nothing at its address answers or refuses, until a
-        transport listens there again.
+    def power_off(self, number: int) -> None:
+        """Switch a machine off: no peer is told, and nothing at its address answers or refuses, until a transport
+        listens there again.
 
         What is on the wire arrives. What a cut holds, or a lost packet delays, was in the machine's memory.
         """
-        for transport in [t for t in self._listening.values() if t.broker_id == broker_id]:
+        for transport in [t for t in self._listening.values() if t.number == number]:
             del self._listening[transport.address]
             self._waiting.pop(transport, None)
             self._silent[transport.address] = transport
@@ -235,14 +236,14 @@ class MemoryNetwork:
         If the source belongs to no cluster, or asks ANYBODY, the result is an invitation instead of a pipe.
         """
         target = self._listening.get(address)
-        whom = target.broker_id if peer == ANYBODY and target is not None else peer
-        if self._is_cut(source.broker_id, whom, channel) or address in self._silent:
+        whom = target.number if target is not None and peer in (ANYBODY, target.broker_id) else peer
+        if self._is_cut(source.number, whom, channel) or address in self._silent:
             return None
         if target is None:
             return BrokerUnreachable("broker {} at {}:{}: connection refused".format(peer, *address), refused=True)
         me = source.credentials() if peer != ANYBODY else replace(source.credentials(), cluster_id=b"")
         dialer = Handshake.dial(me, peer, channel, self.rng.randbytes(NONCE_BYTES))
-        acceptor = Handshake.accept(target.credentials(), self.rng.randbytes(NONCE_BYTES), target.invite)
+        acceptor = Handshake.accept(target.credentials(), self.rng.randbytes(NONCE_BYTES), target.invite, target.admit)
         error = _shake(dialer, acceptor, lambda reason: target.rejected(source, reason))
         if error is not None:
             return error

@@ -31,6 +31,7 @@ from tinymq.raft.net.transport import (
     OnRefused,
     OnRejected,
     PeerIdentity,
+    check_only_one,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class MemoryTransport:
         secret: bytes,
         session: int,
         address: tuple[str, int],
+        number: int | None = None,
     ) -> None:
         self.on_message: OnMessage | None = None
         self.on_connected: OnConnected | None = None
@@ -58,8 +60,10 @@ class MemoryTransport:
         self.on_rejected: OnRejected | None = None
         self.on_invited: OnInvited | None = None
         self.invite: Invite | None = None
+        self.hears: Callable[[int], bool] = lambda peer: False
         self.address = address
         self.broker_id = identity().broker_id
+        self.number = self.broker_id if number is None else number  # of its machine on the links
         self._network = network
         self._identity = identity
         self._secret = secret
@@ -175,6 +179,10 @@ class MemoryTransport:
             protocol_max=self.known_level,
         )
 
+    def admit(self, dialer: PeerIdentity) -> None:
+        """Raise the reason why a dialer is refused."""
+        check_only_one(self._proven.get(dialer.broker_id), dialer, heard=self.hears(dialer.broker_id))
+
     def accepted(self, pipe: Pipe) -> None:
         """A peer's connection is open. It replaces an older one."""
         key = (pipe.source.broker_id, pipe.channel)
@@ -219,7 +227,7 @@ class MemoryTransport:
 
     def _dial_after(self, key: Key, delay_s: float) -> None:
         self._cancel(key)
-        delay_s += self._network.round_trip_s(self.broker_id, key[0])
+        delay_s += self._network.round_trip_s(self.number, key[0])
         if delay_s > 0:
             self._redials[key] = self._network.clock.call_later(delay_s, lambda: self._dial(key))
         else:

@@ -44,10 +44,10 @@ class Pipe:
     scheduled: bool = False  # a delivery is due
     dead: bool = False  # nothing passes any more, and neither end is told
     timer: Timer | None = None
-    direction: tuple[int, int] = field(init=False)  # (from, to) as broker ids
+    direction: tuple[int, int] = field(init=False)  # (from, to) as numbers of machines
 
     def __post_init__(self) -> None:
-        self.direction = self.source.broker_id, self.target.broker_id
+        self.direction = self.source.number, self.target.number
 
     def repeat(self, message: peer_pb2.Peer, body: bytes) -> None:
         """Deliver a message once more, if the connection is still open."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from tinymq_chaos.checkers.bounds import capacity, retention, sizes, stale_reads, trims
-from tinymq_chaos.checkers.cluster import answers, deadlines, metadata, moves, unique_numbers
+from tinymq_chaos.checkers.cluster import answers, deadlines, metadata, moves, twins, unique_numbers
 from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.checkers.common import settings
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
@@ -65,6 +65,8 @@ CHECKERS: tuple[Checker, ...] = (
     recreated.lost_in_the_last_topic,
     recreated.refused_by_the_last_topic,
     unique_numbers.given_twice,
+    twins.copies_let_in,
+    twins.copies_untold,
     answers.wrong_leaders,
     answers.wrong_statuses,
     answers.missing_replicas,

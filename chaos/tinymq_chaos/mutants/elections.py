@@ -11,6 +11,7 @@ from typing import Any
 
 from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.raft.host import replicas
+from tinymq.raft.net.transport import check_only_one
 from tinymq.raft.peers.adaptive_timeouts import HeartbeatGaps
 from tinymq.raft.replica.current_role import CurrentRole
 from tinymq.raft.replica.elections import Elections
@@ -256,3 +257,11 @@ def the_lost_do_not_ask(p: Patches) -> None:
 @mutant("a leader whose sync hangs hands over", Focus(faults=("hung_disk",), seconds=20.0))
 def hanging_leaders_stay(p: Patches) -> None:
     p.replace(Replication.sync_hangs, lambda self: False)
+
+
+@mutant(
+    "a second process of a broker is refused while the first one is heard",
+    Focus(faults=("twin",), workloads=("idempotent",), seconds=16.0),
+)
+def second_processes_are_let_in(p: Patches) -> None:
+    p.replace(check_only_one, lambda known, dialer, heard: None)

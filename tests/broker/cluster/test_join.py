@@ -64,6 +64,13 @@ def test_the_cluster_to_join(messages: dict[int, Invitation | TinymqError], deci
     assert (decision if isinstance(decided, Invitation) else type(decision)) == decided
 
 
+def test_the_reason_of_each_voter_is_named_when_none_lets_a_broker_in() -> None:
+    taken = NotReady("the peer refuses: broker 1 is alive with another data directory")
+    decision = decide([2, 3], {2: taken, 3: NotReady("this broker belongs to no cluster yet")})
+    assert isinstance(decision, NotReady)
+    assert f"broker 2: {taken.message}; broker 3: this broker belongs to no cluster yet" in decision.message
+
+
 def test_voters_of_two_clusters_are_named() -> None:
     decision = decide([2, 3], {2: THIS, 3: OTHER})
     assert isinstance(decision, WrongCluster)

@@ -105,5 +105,14 @@ class StandIn:
         assert broker not in self.up
         self.wiped.add(broker)
 
+    def start_second(self, broker: int, *, copied: bool = False) -> None:
+        self.done.append(f"start a second {broker}")
+
+    def second_status(self, broker: int) -> dict[str, str] | None:
+        return {"state": "unformed", "reason": "the first one is alive"}
+
+    def end_second(self, broker: int) -> None:
+        self.done.append(f"end the second {broker}")
+
     def close(self) -> None:
         self.up.clear()

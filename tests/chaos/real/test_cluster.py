@@ -227,6 +227,17 @@ def test_a_killed_leader_is_replaced_and_a_killed_cluster_returns_with_one_empty
     assert cluster.data(leader).exists()
 
 
+def test_a_second_process_on_a_copy_is_refused_by_the_brokers_that_hear_the_first(cluster: Cluster) -> None:
+    cluster.wait_healthy()
+    before = cluster.leader(TOPIC, 0)
+    cluster.start_second(2, copied=True)
+    log = next(cluster.folder.glob("second-2-*.log"))
+    wait(lambda: log.read_text().count("another process of broker 2 is heard") >= 2)  # from both other brokers
+    assert cluster.unhealthy() == ""
+    assert cluster.leader(TOPIC, 0) == before
+    cluster.end_second(2)
+
+
 def test_the_timeout_names_the_missing_replicas(cluster: Cluster) -> None:
     cluster.pause(2)
     with pytest.raises(NotReady, match="broker 2 does not answer"):

@@ -224,6 +224,57 @@ def test_a_newer_process_cuts_off_the_older_ones_messages_in_flight(run: Run) ->
     run(scenario)
 
 
+def test_a_second_process_is_refused_while_the_first_is_heard(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        heard = True
+        a.transport.hears = lambda peer: peer == 2 and heard
+        second = network.make(2, session=9)
+        await second.transport.start()
+        second.transport.set_peer(a.address)
+        await second.events.until(lambda: len(second.events.refused) >= 4)
+        assert all(isinstance(error, WrongBroker) for _, error in second.events.refused)
+        assert "another process of broker 2 is heard" in second.events.refused[0][1].message
+        assert not second.events.connected
+        assert not b.events.disconnected
+        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 1, KNOWN_LEVEL)
+        await b.transport.stop()
+        heard = False
+        await connected(second, a)
+        assert second.send(1, 3)
+        await a.events.until(lambda: a.events.messages)
+        assert a.events.identities[-1] == PeerIdentity(2, b"\x02" * 16, 9, KNOWN_LEVEL)
+
+    run(scenario)
+
+
+def test_a_process_that_is_heard_dials_again_at_any_time(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        a.transport.hears = lambda peer: True
+        b.transport.reset(1, Channel.CONTROL)
+        await b.events.until(lambda: len(b.events.connected) == 3)
+        assert not b.events.refused
+
+    run(scenario)
+
+
+def test_the_process_at_the_brokers_address_takes_the_place_of_the_one_that_is_heard(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        a.transport.hears = lambda peer: True
+        port = b.address.port
+        await b.transport.stop()
+        again = network.make(2, session=9, port=port)
+        again.transport.set_peer(a.address)
+        await again.transport.start()
+        await connected(a, again)
+        await connected(again, a)
+        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 9, KNOWN_LEVEL)
+
+    run(scenario)
+
+
 def test_a_refused_dial_is_reported_and_retried(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, gone = network.make(1), network.make(2)

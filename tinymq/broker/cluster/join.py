@@ -40,6 +40,8 @@ from tinymq.raft.net.transport import JOIN_RETRY_S, Invitation, PeerIdentity
 
 logger = structlog.get_logger("tinymq.broker")
 
+REASONS_LOGGED_MAX = 20  # different ones, of one process
+
 Answer = Invitation | TinymqError
 
 
@@ -53,12 +55,14 @@ def decide(voters: Collection[int], answers: Mapping[int, Answer]) -> Answer:
     silent = [peer for peer in voters if peer not in answers]
     if not silent and invitations:
         return next(iter(invitations.values()))
-    reasons = [answer for _, answer in sorted(answers.items()) if isinstance(answer, TinymqError)]
-    refusals = [error for error in reasons if not isinstance(error, Unavailable)]
+    reasons = [(peer, answer) for peer, answer in sorted(answers.items()) if isinstance(answer, TinymqError)]
+    refusals = [error for _, error in reasons if not isinstance(error, Unavailable)]
     if refusals:
         return refusals[0]
-    not_formed = NotReady("no reachable broker belongs to a cluster", hint="form one: tinymq cluster init")
-    return not_formed if not silent else NotReady(f"waits for the cluster id of {named('broker', silent)}")
+    if silent:
+        return NotReady(f"waits for the cluster id of {named('broker', silent)}")
+    said = "; ".join(f"broker {peer}: {error.message}" for peer, error in reasons)
+    return NotReady(f"no broker lets this one into a cluster: {said}", hint="if there is none: tinymq cluster init")
 
 
 class Join:
@@ -72,6 +76,7 @@ class Join:
         self._spawn = spawn
         self._answers: dict[int, Answer] = {}
         self._reason: TinymqError | None = None
+        self._logged: set[str] = set()  # reasons
         self._under_way = False
 
     @property
@@ -101,9 +106,10 @@ class Join:
             self._under_way = False
 
     def _refused(self, reason: TinymqError) -> None:
-        before, self._reason = self._reason, reason
-        if before is not None and before.code == reason.code:
-            return  # this may go on for hours: log it once
+        self._reason = reason
+        if reason.message in self._logged or len(self._logged) >= REASONS_LOGGED_MAX:
+            return  # this may go on for hours: log each reason once
+        self._logged.add(reason.message)
         log = logger.info if len(self._answers) < len(self._voters) else logger.warning  # others may still answer
         log("join_pending", code=reason.code, reason=reason.message, hint=reason.hint)
 

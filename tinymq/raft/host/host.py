@@ -100,6 +100,7 @@ class Host:
     async def start(self) -> None:
         """Connect, and begin to send heartbeats. Groups may be opened before or after."""
         self._router.listen()
+        self._transport.hears = self.failure_detector.alive
         await self._transport.start()
         self._peers.start()
 

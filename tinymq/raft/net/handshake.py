@@ -56,7 +56,7 @@ from tinymq.base.errors import (
 )
 from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
 from tinymq.proto import peer_pb2
-from tinymq.raft.net.transport import Channel, Invitation, Invite, PeerIdentity
+from tinymq.raft.net.transport import Admit, Channel, Invitation, Invite, PeerIdentity
 
 FRAME_BYTES_MAX = 4096  # of a handshake message: the most that a stranger can make us buffer
 NONCE_BYTES = 32
@@ -197,7 +197,10 @@ class Handshake:
     Any TinymqError from `receive` is final: send `farewell`, when there is one, and close.
     """
 
-    def __init__(self, credentials: Credentials, state: State, nonce: bytes, invite: Invite | None = None) -> None:
+    def __init__(
+        self, credentials: Credentials, state: State, nonce: bytes, invite: Invite | None = None,
+        admit: Admit | None = None,
+    ) -> None:  # fmt: skip
         assert len(nonce) == NONCE_BYTES
         self.state = state
         self.dialer = state is State.AWAIT_ANSWER
@@ -210,6 +213,7 @@ class Handshake:
         self.invitation: Invitation | None = None  # the dialer's, proven, once WELCOMED
         self._me = credentials
         self._invite = invite
+        self._admit = admit
         self._nonce = nonce
         self._dialer_hello = peer_pb2.Hello()
         self._acceptor_hello = peer_pb2.Hello()
@@ -228,9 +232,15 @@ class Handshake:
         return shake
 
     @classmethod
-    def accept(cls, credentials: Credentials, nonce: bytes, invite: Invite | None = None) -> Handshake:
-        """Begin as the acceptor. The dialer chooses the channel. `invite`: what to tell a dialer without a cluster."""
-        return cls(credentials, State.AWAIT_HELLO, nonce, invite)
+    def accept(
+        cls, credentials: Credentials, nonce: bytes, invite: Invite | None = None, admit: Admit | None = None
+    ) -> Handshake:
+        """Begin as the acceptor. The dialer chooses the channel.
+
+        `invite`: what to tell a dialer without a cluster. `admit` raises the reason why a dialer with this identity,
+        which it claims to have, is refused; it is not asked about dialers without a cluster.
+        """
+        return cls(credentials, State.AWAIT_HELLO, nonce, invite, admit)
 
     @property
     def first_message(self) -> bytes | None:
@@ -276,6 +286,9 @@ class Handshake:
             self._check(hello)
             if hello.to_broker_id not in ((self._me.broker_id, ANYBODY) if self.joining else (self._me.broker_id,)):
                 raise WrongBroker(f"this is broker {self._me.broker_id}, not {hello.to_broker_id}")
+            if self._admit is not None and not self.joining:
+                assert self.peer is not None
+                self._admit(self.peer)  # before anything is proven, so that the dialer is not OPEN yet
         except TinymqError as error:
             self.farewell = refusal(error)
             raise

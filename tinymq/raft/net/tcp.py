@@ -44,6 +44,7 @@ from tinymq.raft.net.transport import (
     OnRefused,
     OnRejected,
     PeerIdentity,
+    check_only_one,
 )
 
 DIALERS_SHARE = (0.7, 0.9)  # of a connection's age
@@ -89,6 +90,7 @@ class TcpTransport:
         self.on_rejected: OnRejected | None = None
         self.on_invited: OnInvited | None = None
         self.invite: Invite | None = None
+        self.hears: Callable[[int], bool] = lambda peer: False
         self._identity = identity
         self._secret = secret
         self._session = session
@@ -103,7 +105,7 @@ class TcpTransport:
         self._links: dict[tuple[int, Channel], Link] = {}
         self._proven: dict[int, PeerIdentity] = {}
         self._listener = Listener(
-            lambda: Handshake.accept(self._credentials(), token_bytes(NONCE_BYTES), self.invite),
+            lambda: Handshake.accept(self._credentials(), token_bytes(NONCE_BYTES), self.invite, self._admit),
             limits,
             clock,
             age_s_max=tls.age_s_max if tls is not None else math.inf,
@@ -327,6 +329,9 @@ class TcpTransport:
             link = self._links.get((connection.peer.broker_id, channel))
             if link is not None:
                 link.hurry()
+
+    def _admit(self, dialer: PeerIdentity) -> None:
+        check_only_one(self._proven.get(dialer.broker_id), dialer, heard=self.hears(dialer.broker_id))
 
     def _prove(self, connection: Connection) -> bool:
         """Remember the peer's identity, and close connections of older processes of that broker. False: the feature

@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from tinymq.base.config import Limits
-from tinymq.base.errors import TinymqError
+from tinymq.base.errors import TinymqError, WrongBroker
 from tinymq.base.retry import Backoff
 from tinymq.base.types import PeerAddress
 from tinymq.base.value import value
@@ -92,6 +92,20 @@ OnRefused = Callable[[int, TinymqError], None]
 OnRejected = Callable[[str, TinymqError], None]
 OnInvited = Callable[[int, "Invitation | TinymqError"], None]
 Invite = Callable[[PeerIdentity], Invitation]
+Admit = Callable[[PeerIdentity], None]
+
+
+def check_only_one(known: PeerIdentity | None, dialer: PeerIdentity, *, heard: bool) -> None:
+    """Check that a dialer is not a second process of a broker. Pure. Raises WrongBroker.
+
+    `known` is the identity that the broker has proven last, and `heard` whether its heartbeats still arrive. Only
+    dialers are refused: the process that answers at the broker's address takes the place of the other one.
+    """
+    if known is not None and known.session != dialer.session and heard:
+        raise WrongBroker(
+            f"another process of broker {dialer.broker_id} is heard: unless that has just ended, two brokers have this"
+            " number, and one of them must stop"
+        )
 
 
 class Transport(Protocol):
@@ -100,7 +114,8 @@ class Transport(Protocol):
     Order: messages of one connection arrive in the order of their sends, each at most once, and none
     is lost unless the connection is. Between channels, and across a reconnection, there is no order
     and messages may be lost. Messages of a connection are never delivered after a newer connection of the same peer and
-    channel was accepted, or after the peer proved another session.
+    channel was accepted, or after the peer proved another session. A second process of a peer that is heard is refused
+    when it dials.
 
     Callbacks are made from the loop, never from inside a call into the transport; one that raises is
     the caller's broken invariant and is not caught.
@@ -114,6 +129,7 @@ class Transport(Protocol):
     on_refused: OnRefused | None  # (peer, error): an attempt to dial it failed
     on_rejected: OnRejected | None  # (remote address, error): a dialer was refused
     on_invited: OnInvited | None  # (peer, its cluster, or the error): only while we belong to no cluster
+    hears: Callable[[int], bool]  # whether heartbeats of a peer arrive; then no second process of it may connect
     invite: Invite | None  # returns what a broker without a cluster is told, or raises the reason of a refusal
 
     def send(

@@ -79,6 +79,7 @@ class AnomalyKind(StrEnum):
     TRIMMED_READ = "trimmed read"  # of records that were trimmed before the read began
     BROKEN_HOLD = "broken hold"  # held records are gone
     NEEDLESS_LOSS = "needless loss"  # a group recovered without a majority whose replicas had lost nothing
+    SECOND_BROKER = "second broker"  # of one number takes part beside the first one, or is not told of it
     TOO_MUCH = "too much"  # bytes in one message, or in flight to one follower of one group
 
 

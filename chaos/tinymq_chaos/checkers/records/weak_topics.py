@@ -11,10 +11,10 @@ import math
 import re
 from collections.abc import Iterator
 
+from tinymq_chaos.broker_changes import QuorumRecovery
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.common.settings import SettingsHistory, longest_interval_s
-from tinymq_chaos.history import QuorumRecovery
 
 FILLED_S = 20.0  # after its end a broker's replica catches up: a broker that ended earlier lacks nothing
 _ENDS = re.compile(r"broker (\d+) (loses power|is killed|has ended|has stopped|loses its disk|fails to sync)")

@@ -84,7 +84,9 @@ class Cluster:
         self._mutants = tuple(mutants)
         self._commands = dict(commands or {})
         self._env = {b: dict((env or {}).get(b, {})) for b in self.brokers}
+        self._settings = dict(settings or {})
         self._children: dict[int, Child] = {}
+        self._seconds: dict[int, tuple[Child, _Addresses]] = {}  # second processes with the number of a broker
         self._pool = ThreadPoolExecutor(nodes, thread_name_prefix="asks")
         # the path of a socket is short, and the folder's may be long
         self._sockets = Path(tempfile.mkdtemp(prefix="tinymq-"))
@@ -96,7 +98,7 @@ class Cluster:
             shutil.rmtree(self._sockets)
             self._ports.release()
             raise
-        self._write(settings or {})
+        self._write()
 
     # ---- places --------------------------------------------------------------------------------------
 
@@ -192,12 +194,35 @@ class Cluster:
         assert not self.running(broker), f"broker {broker} runs"
         shutil.rmtree(self.data(broker), ignore_errors=not self.data(broker).exists())
 
+    def start_second(self, broker: int, *, copied: bool = False) -> None:
+        """Start a second process with this number, with ports of its own and an empty data directory, or a copy of the
+        broker's."""
+        assert broker not in self._seconds, f"there is a second broker {broker}"
+        name = f"second-{broker}-{len(list(self.folder.glob(f'second-{broker}-*.toml')))}"
+        data, own = self.folder / name, _Addresses(*(f"{HOST}:{port}" for port in self._ports.take(4)))
+        if copied:
+            shutil.copytree(self.data(broker), data)
+        config = self.folder / f"{name}.toml"
+        config.write_text(as_toml({**self._places(broker, own, data), **self._settings}))
+        command = [sys.executable, "-m", "tinymq.cli.main", "broker", "--config", str(config)]
+        child = spawn(command, self.folder / f"{name}.log", self._environment(broker))
+        self._seconds[broker] = child, own
+
+    def second_status(self, broker: int) -> dict[str, Any] | None:
+        """Return the /status page of the second process; None if there is no answer within a second."""
+        return health.ask(self._seconds[broker][1].metrics)
+
+    def end_second(self, broker: int) -> None:
+        """End the second process with this number, if there is one."""
+        if broker in self._seconds:
+            end(self._seconds.pop(broker)[0])
+
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         try:
-            end(*self._children.values())
+            end(*self._children.values(), *(child for child, _ in self._seconds.values()))
         finally:
             self.net.close()
             self._pool.shutdown()
@@ -239,28 +264,33 @@ class Cluster:
         pairs = [(a, b) for a in self.brokers for b in self.brokers if a != b]
         return {**clients, **{(a, b): (self._own[b].brokers, self._own[b].clients) for a, b in pairs}}
 
-    def _write(self, settings: Settings) -> None:
+    def _write(self) -> None:
         secret = self.folder / "secret"
         if not secret.exists():
             with os.fdopen(open_private(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
                 file.write(secrets.token_hex(32))
         for broker in self.brokers:
-            own = self._own[broker]
             values: dict[str, Any] = {
-                "broker_id": broker,
-                "data_dir": str(self.data(broker)),
-                "listen": own.clients,
+                **self._places(broker, self._own[broker], self.data(broker)),
                 "advertise": self.net.address(CLIENTS, broker),
-                "stream_listen": own.streams,
                 "stream_advertise": self.net.address(CLIENTS, broker, 1),
-                "peer_listen": own.brokers,
-                "metrics_listen": own.metrics,
-                "voters": [f"{b}@{self._own[b].brokers}" for b in self.brokers],
                 "dial": [f"{b}@{self.net.address(broker, b)}" for b in self.brokers if b != broker],
                 "forward": [f"{b}@{self.net.address(broker, b, 1)}" for b in self.brokers if b != broker],
-                "secret_file": str(secret),
             }
-            self.config(broker).write_text(as_toml({**values, **settings}))
+            self.config(broker).write_text(as_toml({**values, **self._settings}))
+
+    def _places(self, broker: int, own: _Addresses, data: Path) -> dict[str, Any]:
+        """Return the settings of a process that listens at these addresses, without proxies."""
+        return {
+            "broker_id": broker,
+            "data_dir": str(data),
+            "listen": own.clients,
+            "stream_listen": own.streams,
+            "peer_listen": own.brokers,
+            "metrics_listen": own.metrics,
+            "voters": [f"{b}@{self._own[b].brokers}" for b in self.brokers],
+            "secret_file": str(self.folder / "secret"),
+        }
 
     def _command(self, broker: int) -> list[str]:
         if broker in self._commands:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any, Protocol, cast
 
 from tinymq_chaos.faults import LEADER
 from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
@@ -123,3 +124,28 @@ def _roll(stage: Stage, order: list[int], stopped: list[int]) -> None:
         stage.stop(broker)
         stopped += [broker] if not stage.running(broker) else []
         stage.start(broker)
+
+
+class HasSeconds(Protocol):
+    """A cluster of tinymq's brokers, which can start one of them twice."""
+
+    def start_second(self, broker: int, *, copied: bool = False) -> None: ...
+    def second_status(self, broker: int) -> dict[str, Any] | None: ...
+    def end_second(self, broker: int) -> None: ...
+
+
+@action
+def twin(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
+    """Start a broker once more, with an empty data directory and ports of its own."""
+    broker, cluster = int(how["broker"]), cast(HasSeconds, stage)
+    with stage.alone(broker):
+        if not stage.running(broker):
+            yield None
+            return None
+        cluster.start_second(broker)
+        stage.tell(f"a second broker {broker} is started")
+    yield f"broker {broker} once more, on an empty disk"
+    seen = cluster.second_status(broker)
+    cluster.end_second(broker)
+    stage.tell(f"the second broker {broker} is killed")
+    return f"the second process was {seen['state']}: {seen['reason']}" if seen else ""

@@ -10,7 +10,7 @@ from functools import partial
 
 from tinymq_chaos import faults as table
 from tinymq_chaos.faults import Simulated
-from tinymq_chaos.sim.faults import alterations, clocks, damage, disks, joins, network, points, processes
+from tinymq_chaos.sim.faults import alterations, clocks, damage, disks, joins, network, points, processes, twins
 from tinymq_chaos.sim.faults.action import ACTIONS, Action
 from tinymq_chaos.sim.virtual.disk import POINTS
 
@@ -23,6 +23,7 @@ FAMILIES = (
     joins,
     clocks,
     damage,
+    twins,
 )  # imported for the actions that they register
 
 

@@ -29,10 +29,10 @@ LOOKS_S = 0.000_5  # how often an impatient operator checks the cluster's health
 FLIPPED = (".log", ".log", ".log", ".index", ".state", "ballots-a", "ballots-b", "marks")
 
 
-def _victim(world: World, rng: random.Random) -> SimBroker | None:
+def victim(world: World, rng: random.Random) -> SimBroker | None:
     """Return the broker whose disk may be damaged now. None: no broker's."""
     for broker in world.brokers.values():
-        if broker.damaged and not broker.scarred and not broker.unhealthy():
+        if broker.damaged and broker.whole:
             broker.damaged = False
     damaged = [b for b in world.brokers.values() if b.damaged]
     assert len(damaged) < 2, damaged
@@ -45,7 +45,7 @@ def _victim(world: World, rng: random.Random) -> SimBroker | None:
 @action
 def wipe(world: World, rng: random.Random) -> Iterator[str | None]:
     """Replace the disk by an empty one."""
-    broker = _victim(world, rng)
+    broker = victim(world, rng)
     if broker is None:
         yield None
         return
@@ -59,7 +59,7 @@ def wipe(world: World, rng: random.Random) -> Iterator[str | None]:
 @action
 def old_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     """Replace the disk by an empty one; later the old disk comes back."""
-    broker = _victim(world, rng)
+    broker = victim(world, rng)
     if broker is None:
         yield None
         return
@@ -68,7 +68,7 @@ def old_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     broker.revive()
     yield f"broker {broker.id}"
     others = [other for other in world.brokers.values() if other is not broker]
-    if any(other.damaged and (other.scarred or other.unhealthy()) for other in others):
+    if not all(other.whole for other in others):
         return  # only one disk may be damaged at a time, so the old disk stays away
     broker.kill("gets its old disk back")
     broker.files = files
@@ -81,7 +81,7 @@ def lost_config(world: World, rng: random.Random) -> Iterator[str | None]:
     """A broker returns with an empty disk and is cut off together with the metadata leader: no other broker gets the
     CONFIG that lists its new replica.
     """
-    broker, leader = _victim(world, rng), world.leader(METADATA_GROUP)
+    broker, leader = victim(world, rng), world.leader(METADATA_GROUP)
     if broker is None or leader in (None, broker):
         yield None
         return
@@ -106,7 +106,7 @@ def lost_config(world: World, rng: random.Random) -> Iterator[str | None]:
 @action
 def next_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     """Replace a disk, and replace a second one at the very moment when all is well again, while all others end."""
-    first = _victim(world, rng)
+    first = victim(world, rng)
     if first is None:
         yield None
         return
@@ -137,7 +137,7 @@ def next_disk(world: World, rng: random.Random) -> Iterator[str | None]:
 @action
 def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:
     """Remove the directory of one of its groups before the broker starts."""
-    broker = _victim(world, rng)
+    broker = victim(world, rng)
     folders = sorted({posixpath.dirname(p) for p in broker.files.paths() if p.endswith(".log")}) if broker else []
     if broker is None or not folders:
         yield None
@@ -156,7 +156,7 @@ def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:
 def flip_bits(world: World, rng: random.Random, kinds: Sequence[str] = FLIPPED) -> Iterator[str | None]:
     """Flip a few bits in the used bytes of one kind of file. Half the time the broker restarts, and has to notice
     then."""
-    broker, kind = _victim(world, rng), rng.choice(kinds)
+    broker, kind = victim(world, rng), rng.choice(kinds)
     files = broker.files.files_of(lambda path: path.endswith(kind)) if broker is not None else []
     files = [path for path in files if broker is not None and broker.files.content(path)]
     if broker is None or not files:
@@ -197,7 +197,7 @@ def covered_bytes(files: SimFiles, path: str) -> int:
 @action
 def read_error(world: World, rng: random.Random) -> Iterator[str | None]:
     """Fail every read of its logs with EIO."""
-    broker = _victim(world, rng)
+    broker = victim(world, rng)
     if broker is None:
         yield None
         return

@@ -202,7 +202,7 @@ class _Watch:
         process = running_process()
         if process is None:
             return None
-        return next((g for g in self._world.brokers[process.broker_id].groups() if g.id == group), None)
+        return next((g for g in self._world.machines[process.broker_id].groups() if g.id == group), None)
 
     # ---- looking around ----------------------------------------------------------------------------------
 

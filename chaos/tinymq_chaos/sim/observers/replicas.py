@@ -25,10 +25,12 @@ from tinymq.log.writer.disk import LogDisk
 from tinymq.raft import Group, Host
 from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.host.replicas import Replicas
+from tinymq.raft.peers.peers import Peers
 from tinymq.raft.roles.replication import Replication
 from tinymq.raft.rules.configs import Configs
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import Message, RequestVote, Vote
+from tinymq_chaos.broker_changes import TwinSpan
 from tinymq_chaos.checkers.cluster.ledger import Ballot, Identity
 from tinymq_chaos.sim.virtual.event_loop import running_process
 from tinymq_chaos.sim.virtual.synced_files import SyncedFiles
@@ -75,9 +77,9 @@ class Watcher:
             who[me.broker_id] = identity_of(me)
         name, ledger = self._seen.log_of(group), self._world.ledger
         for voter, identity in who.items():
-            self._look_at_disk(group, voter, ledger.vouched(name, voter, identity), commit, broker.id)
+            self._look_at_disk(group, voter, ledger.vouched(name, voter, identity), commit, broker.number)
         listed = _listed_by_both(configs.membership, configs.newest)
-        ledger.counted(name, broker.id, commit, log.term_at(commit) or 0, who, listed)
+        ledger.counted(name, broker.number, commit, log.term_at(commit) or 0, who, listed)
 
     def _look_at_disk(self, group: GroupId, voter: int, looked: int, commit: int, leader: int) -> None:
         """Check that a broker's disk has stored the entries that count on it, as far as it is not checked yet."""
@@ -109,7 +111,7 @@ class Watcher:
             unsynced.append(f"the mark of a log that begins with entry {log.first_index}, count {log.count}")
         self._world.ledger.opened(
             self._seen.log_of(group.id),
-            broker.id,
+            broker.number,
             identity_of(group.replica.state.me),
             ballot=(group.term, group.replica.state.voted_for),
             term_at=log.term_at,
@@ -130,7 +132,7 @@ class Watcher:
             vote = peer
         ballot = (message.term, vote)
         durable = self._is_durable(broker, group, ballot)
-        self._world.ledger.rests_on(self._seen.log_of(group), broker.id, identity_of(me), ballot, durable=durable)
+        self._world.ledger.rests_on(self._seen.log_of(group), broker.number, identity_of(me), ballot, durable=durable)
 
     def _is_durable(self, broker: SimBroker, group: GroupId, ballot: Ballot) -> bool:
         found = self._durable.get((broker.files, group), NO_HARD_STATE)
@@ -152,12 +154,29 @@ class Watcher:
             last = operation.mark.index if isinstance(operation, Truncate) else mark.index
             first = operation.first_index if isinstance(operation, Remove) else mark.first_index
             marked = mark.first_index, mark.index
-            self._world.ledger.cuts(self._seen.log_of(group), broker.id, (first, last), marked)
+            self._world.ledger.cuts(self._seen.log_of(group), broker.number, (first, last), marked)
 
     def dumps(self, log: Log, index: int, data: bytes) -> None:
         broker = self._judged(log.group)
         if broker is not None:
-            self._world.ledger.state(self._seen.log_of(log.group), broker.id, index, zlib.crc32(data))
+            self._world.ledger.state(self._seen.log_of(log.group), broker.number, index, zlib.crc32(data))
+
+    # ---- second brokers ------------------------------------------------------------------------------------
+
+    def reaches(self, peer: int) -> None:
+        """A broker's control connection to another one is open."""
+        if (twin := self._twin()) is not None and peer not in twin.let_in:
+            twin.let_in.append(peer)
+
+    def is_refused(self, error: TinymqError) -> None:
+        """A broker could not connect."""
+        if (twin := self._twin()) is not None and error.message not in twin.told:
+            twin.told.append(error.message)
+
+    def _twin(self) -> TwinSpan | None:
+        """Return the second broker in whose process this call is made."""
+        process = running_process()
+        return self._world.machines[process.broker_id].span if process is not None else None
 
     # ---- reads ---------------------------------------------------------------------------------------------
 
@@ -168,20 +187,20 @@ class Watcher:
     def reads(self, group: Group, due: int) -> None:
         broker = self._judged(group.id)
         if broker is not None:
-            self._world.ledger.read(self._seen.log_of(group.id), broker.id, due, group.applied_index)
+            self._world.ledger.read(self._seen.log_of(group.id), broker.number, due, group.applied_index)
 
     def _judged(self, group: GroupId) -> SimBroker | None:
         """Return the broker in whose process this call is made. None: the replica is not judged."""
         process = running_process()
         if process is None or self._seen.is_deleted(group):
             return None
-        return self._world.brokers[process.broker_id]
+        return self._world.machines[process.broker_id]
 
     def _disk(self, broker: SimBroker) -> SyncedFiles:
-        files, disk = self._disks.get(broker.id, (None, None))
+        files, disk = self._disks.get(broker.number, (None, None))
         if disk is None or files is not broker.files:
             disk = SyncedFiles(broker.files)
-            self._disks[broker.id] = broker.files, disk
+            self._disks[broker.number] = broker.files, disk
         return disk
 
 
@@ -316,6 +335,22 @@ def _read_index(real: Any, watcher: Watcher, world: World) -> Any:
     return read_index
 
 
+def _reached(real: Any, watcher: Watcher, world: World) -> Any:
+    def reached(self: Peers, peer: int, led: Any) -> None:
+        watcher.reaches(peer)
+        real(self, peer, led)
+
+    return reached
+
+
+def _refused(real: Any, watcher: Watcher, world: World) -> Any:
+    def refused(self: Peers, peer: int, error: TinymqError) -> None:
+        watcher.is_refused(error)
+        real(self, peer, error)
+
+    return refused
+
+
 _WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
     (Host, "open_group", _open_group),
     (Host, "delete_group", _delete_group),
@@ -327,4 +362,6 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
     (Log, "save_snapshot", _save_snapshot),
     (LogDisk, "carry_out", _carry_out),
     (Group, "read_index", _read_index),
+    (Peers, "reached", _reached),
+    (Peers, "refused", _refused),
 )

@@ -142,6 +142,19 @@ class SimFiles(FaultyFiles):
         """
         self._point = None
 
+    def copied(self, rng: random.Random) -> SimFiles:
+        """Return another disk with all files as programs see them, as a person copies a directory."""
+        copy = SimFiles(rng)
+        for path in self.paths():
+            folders = path.split("/")[:-1]
+            for depth in range(len(folders)):
+                copy.make_directory("/".join(folders[: depth + 1]))
+            copy.open(path, create=True).close()
+            copy.put(path, self.content(path))
+            for depth in range(len(folders) + 1):
+                copy.sync_directory("/".join(folders[:depth]))
+        return copy
+
     def step(self, what: str, length: int = 0) -> int:
         passed = points_of(what)
         self._passed.update(dict.fromkeys(passed, self.operations))

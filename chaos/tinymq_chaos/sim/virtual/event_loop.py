@@ -199,7 +199,7 @@ class SimProcess:
     """
 
     def __init__(self, name: str, broker_id: int = 0) -> None:
-        """`broker_id`: the broker whose process it is; 0: of no broker."""
+        """`broker_id`: the number of the broker's machine; 0: it is no broker's."""
         self.name = name
         self.broker_id = broker_id
         self.alive = True

@@ -20,6 +20,7 @@ from tinymq.log.engine.store import Store
 from tinymq.raft import Group, GroupStatus, Role
 from tinymq.raft.net.transport import Transport
 from tinymq.rpc.common.broker_state import State
+from tinymq_chaos.broker_changes import TwinSpan
 from tinymq_chaos.sim.network.links import make_connector
 from tinymq_chaos.sim.network.servers import MemoryServer, make_server
 from tinymq_chaos.sim.network.stream_ports import make_acceptor
@@ -44,29 +45,32 @@ class SimApp(BrokerApp):
 
     def _group_changed(self, group: Group) -> None:
         broker, world = self._sim, self._sim.world
-        world.seen.leads(broker.id, group.id, group.replica.current.leading_term)
+        world.seen.leads(broker.number, group.id, group.replica.current.leading_term)
         excused = broker.tampered or world.seen.is_deleted(group.id) or world.seen.is_weak(group.id)
         damaged = group.role in (Role.QUARANTINED, Role.LEARNER) and not excused
         if damaged or isinstance(group.failure, BrokenInvariant):
             world.history.damaged(
-                world.seen.log_of(group.id), broker.id, f"{group.role.value}: {group.status().reason}"
+                world.seen.log_of(group.id), broker.number, f"{group.role.value}: {group.status().reason}"
             )
         super()._group_changed(group)
 
 
 class SimBroker:
-    """Broker `broker_id` of a world."""
+    """Broker `broker_id` of a world, on the machine that has its number; or a second one with that id, on another."""
 
-    def __init__(self, world: World, broker_id: int) -> None:
+    def __init__(self, world: World, broker_id: int, number: int | None = None) -> None:
         self.world = world
         self.id = broker_id
-        self.rng = random.Random(f"{world.seed}/broker/{broker_id}")
-        self.files = SimFiles(random.Random(f"{world.seed}/disk/{broker_id}"))
+        self.number = broker_id if number is None else number  # of its machine, and of the ports that it listens on
+        self.rng = random.Random(f"{world.seed}/broker/{self.number}")
+        self.files = SimFiles(random.Random(f"{world.seed}/disk/{self.number}"))
         self.files.on_failed_sync = lambda: world.changed(f"broker {broker_id} fails to sync")
         self.wanted = True  # the supervisor restarts it
         self.damaged = False  # its disk was wiped or damaged, and the broker has not recovered yet
         self.scarred = False  # its disk may have undiscovered damage
         self.tampered = False  # a fault touched its disk and may have cost a replica
+        self.twin: SimBroker | None = None  # a second process with its id
+        self.span: TwinSpan | None = None  # what is observed of it, if it is a second one
         self.skew_us = 0
         self.rate = 1.0
         self.disk_s = DISK_S
@@ -79,6 +83,10 @@ class SimBroker:
         self._clock: VirtualClock | None = None
 
     # ---- what runs -----------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return f"broker {self.id}" if self.number == self.id else f"the second broker {self.id}"
 
     @property
     def up(self) -> bool:
@@ -114,6 +122,11 @@ class SimBroker:
     def serves(self) -> bool:
         """Return whether the broker has joined its cluster, runs, and takes part in all its groups."""
         return not self.unhealthy()
+
+    @property
+    def whole(self) -> bool:
+        """Return whether no damage of its disk is left, so that another broker's may be damaged."""
+        return not self.damaged or not (self.scarred or self.twin is not None or self.unhealthy())
 
     def groups(self) -> list[Group]:
         """Return the open replicas."""
@@ -159,8 +172,8 @@ class SimBroker:
         assert self._process is None, f"broker {self.id} runs"
         world = self.world
         self.starts += 1
-        self._process = process = SimProcess(f"broker {self.id}", self.id)
-        world.changed(f"broker {self.id} starts")
+        self._process = process = SimProcess(self.name, self.number)
+        world.changed(f"{self.name} starts")
         self._clock = VirtualClock(world.loop, process, start_s=self.rng.uniform(10, 10_000), rate=self.rate)
         self._clock.wall_skew_us = self.skew_us
         self._disk = SimDisk(world.loop, process, self.files, random.Random(self.rng.random()))
@@ -168,14 +181,17 @@ class SimBroker:
         self._disk.on_crash = lambda: self._crashed(process)
         env = MachineEnv(
             self._clock, random.Random(self.rng.random()), self.files, runner=self._disk, transport=self._transport,
-            server=make_server(world.clients, self.id, process), connector=make_connector(world.clients, self.id),
-            acceptor=make_acceptor(world.clients, self.id, process),
+            server=make_server(world.clients, self.number, process),
+            connector=make_connector(world.clients, self.number),
+            acceptor=make_acceptor(world.clients, self.number, process),
         )  # fmt: skip
-        self._app = app = process.do(lambda: SimApp(world.config(self.id), env, self))
+        self._app = app = process.do(lambda: SimApp(world.config(self.id, self.number), env, self))
         process.spawn(self._live(process, app))
 
     def _transport(self, store: Store, session: int) -> Transport:
-        inner = self.world.network.transport(lambda: store.identity, self.world.secret, session, port=self.id)
+        inner = self.world.network.transport(
+            lambda: store.identity, self.world.secret, session, port=self.number, number=self.number
+        )
         gated: Transport = ProcessTransport(inner, self.process)
         return gated
 
@@ -184,10 +200,10 @@ class SimBroker:
         try:
             await app.start()
             reason = await app.wait_failed()
-            self.world.say(f"broker {self.id} has failed: {reason.code}")
+            self.world.say(f"{self.name} has failed: {reason.code}")
             await app.stop()
         except TinymqError as error:
-            self.world.say(f"broker {self.id} cannot start: {error.code}: {error}")
+            self.world.say(f"{self.name} cannot start: {error.code}: {error}")
         if process is self._process:
             self._end("has ended")
             self.files.kill()
@@ -198,7 +214,7 @@ class SimBroker:
         if not self.running:
             self.kill()
             return
-        self.world.say(f"broker {self.id} is told to stop")
+        self.world.say(f"{self.name} is told to stop")
         self.wanted = False
 
         async def stop() -> None:
@@ -258,16 +274,16 @@ class SimBroker:
                 self.kill("is killed in the middle of its work")
 
     def _end(self, how: str, silently: bool = False) -> None:
-        self.world.history.leads_no_more(self.id)
-        self.world.changed(f"broker {self.id} {how}")
+        self.world.history.leads_no_more(self.number)
+        self.world.changed(f"{self.name} {how}")
         self.files.forget_crash()
-        self.world.mend(f"pause {self.id}")
+        self.world.mend(f"pause {self.number}")
         self.process.kill()
         if silently:
-            self.world.network.power_off(self.id)
+            self.world.network.power_off(self.number)
         else:
-            self.world.network.crash(self.id)
-        self.world.clients.crash(self.id, silently)
+            self.world.network.crash(self.number)
+        self.world.clients.crash(self.number, silently)
         self._process = self._app = self._disk = self._clock = None
         self.world.clock.call_later(RESTART_S * self.rng.uniform(0.2, 1.0), self.revive)
 

@@ -79,7 +79,8 @@ class Observations:
         log, replica = self.log_of(group), (group, broker_id)
         if replica not in self._filling or entry.header.next_offset < self._history.commits[log][-1][1]:
             return
-        roles = {each.role for each in self._brokers[broker_id].groups() if each.id == group}
+        machine = self._brokers.get(broker_id)  # None: of a second broker
+        roles = {each.role for each in machine.groups() if each.id == group} if machine is not None else set()
         if roles & {Role.LEADER, Role.FOLLOWER}:
             self._filling.discard(replica)
             self._history.caught_up(log, broker_id)

@@ -30,6 +30,7 @@ from tinymq_chaos.sim.virtual.transcript import Transcript
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.observations import Observations
 
+TWINS = 50_000  # numbers of machines on which second brokers of an id run
 STREAMS = 0.75  # share of brokers with a stream port; clients use gRPC with the others
 LINK_S = (0.0002, 0.0005)  # delay and jitter, without faults
 SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
@@ -86,6 +87,7 @@ class World:
         self.over = False  # no broker starts any more
         self.damages = False  # faults of this run take synced bytes
         self.brokers = {n: SimBroker(self, n) for n in range(1, like.nodes + 1)}
+        self.machines = dict(self.brokers)  # by number: with those of second brokers of an id
         self.seen = Observations(self.brokers, self.network, self.history, self.ledger)
         joining = random.Random(f"{seed}/joining").random() < JOINING if like.joining is None else like.joining
         most = min(VOTERS_MAX, like.nodes - (1 - like.nodes % 2))
@@ -105,14 +107,16 @@ class World:
 
     # ---- brokers and clients --------------------------------------------------------------------------
 
-    def config(self, broker_id: int) -> BrokerConfig:
+    def config(self, broker_id: int, number: int | None = None) -> BrokerConfig:
+        """Return the configuration of a broker. `number`: of its machine, if that is not the broker's own."""
+        number = broker_id if number is None else number
         voters = tuple(PeerAddress(n, HOST, n) for n in self.voters)
-        at, joins = f"{HOST}:{broker_id}", broker_id not in self.voters
+        at, joins = f"{HOST}:{number}", broker_id not in self.voters
         streams = random.Random(f"{self.seed}/stream ports/{broker_id}").random() < STREAMS
         join = tuple(f"{HOST}:{voter.port}" for voter in voters) if joins else ()
         return BrokerConfig(
             broker_id, "data", () if joins else voters, self.secret, listen=at, peer_listen=at,
-            stream_listen=f"{HOST}:{STREAM_PORTS + broker_id}" if streams else "", limits=self.limits,
+            stream_listen=f"{HOST}:{STREAM_PORTS + number}" if streams else "", limits=self.limits,
             timing=self.timing, registry=self.registry, join=join,
         )  # fmt: skip
 
@@ -151,12 +155,22 @@ class World:
     def add_broker(self) -> SimBroker:
         """Add a machine whose broker joins the voters when it starts."""
         broker_id = max(self.brokers) + 1
-        broker = self.brokers[broker_id] = SimBroker(self, broker_id)
+        broker = self.brokers[broker_id] = self.machines[broker_id] = SimBroker(self, broker_id)
         self.history.brokers[broker_id] = f"{HOST}:{broker_id}"
         self.links(broker_id, *self.link_s)
         for client in self.clients.clients:
             self._link(client, broker_id)
         return broker
+
+    def add_twin(self, broker: SimBroker) -> SimBroker:
+        """Add a machine for a second process with the id of `broker`. The caller gives it a disk, and starts it."""
+        assert broker.twin is None, broker.id
+        broker.twin = twin = SimBroker(self, broker.id, TWINS + len(self.machines))
+        self.machines[twin.number] = twin
+        for other in self.brokers:
+            if other != broker.id:
+                self.network.delay(twin.number, other, *self.link_s)
+        return twin
 
     def client(self, rng: random.Random, **settings: Any) -> AsyncClient:
         """Return a new client with a place of its own in the network."""
