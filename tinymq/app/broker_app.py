@@ -299,6 +299,8 @@ class BrokerApp:
             await self._gateway.close()
         if self._ports is not None:
             await self._ports.stop(STREAM_GRACE_S)
+        if self.serving.broker is not None:
+            await self.serving.broker.close()
         if self.audit_log is not None:
             await self.audit_log.close()
         await self.metrics.stop()
@@ -318,6 +320,8 @@ class BrokerApp:
             await self._ports.stop(None)
         if self._gateway is not None:
             await self._gateway.close()
+        if self.serving.broker is not None:
+            await self.serving.broker.close()
         await self.metrics.stop()
         if self._transport is not None:
             await self._transport.stop()

@@ -222,6 +222,6 @@ async def moves_are_answered_early(
     group = self._host.groups.get(queue.group)
     if group is None or not group.is_leader or to == self._host.broker_id:
         return await real(self, queue, to, timeout_s)
-    successor = self._successor(queue, group, to, queue.topic)
+    successor = self._successor(queue, group, to)
     self._host.transfer(group.id, successor, within_s=self._within_s, manual=True)
     return successor, group.term

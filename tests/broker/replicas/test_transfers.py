@@ -43,10 +43,10 @@ class Ready(FakeGroup):
 
     def __init__(self, **why: str) -> None:
         super().__init__(ONE)
-        self._why = {int(name[1:]): reason for name, reason in why.items()}
+        self.why = {int(name[1:]): reason for name, reason in why.items()}
 
     def transfer_obstacle(self, broker_id: int) -> str:
-        return self._why.get(broker_id, "")
+        return self.why.get(broker_id, "")
 
 
 def transfer(host: Host, to: int, *then: object, timeout_s: float = 10.0) -> tuple[int, int]:
@@ -117,6 +117,22 @@ def test_an_impossible_transfer_is_refused_without_effect(
 ) -> None:
     with pytest.raises(error, match=says):
         transfer(host, to)
+    assert host.asked == []
+
+
+def test_a_new_leader_waits_until_it_has_heard_the_successor() -> None:
+    group = Ready(b3="broker 3 has not been heard in this term")
+
+    def three_is_heard(host: Host) -> None:
+        group.why.clear()
+
+    assert transfer(Host(group), 3, lambda h: None, three_is_heard, steps_down, three_leads) == (3, 6)
+
+
+def test_a_leader_that_steps_down_while_it_waits_for_a_successor_transfers_nothing() -> None:
+    host = Host(Ready(b3="broker 3 is catching up"))
+    with pytest.raises(NotLeader):
+        transfer(host, 3, steps_down)
     assert host.asked == []
 
 

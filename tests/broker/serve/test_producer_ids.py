@@ -70,3 +70,21 @@ def test_a_call_during_the_arrival_of_a_block_gets_an_id_from_it() -> None:
         assert {first, await registry.later} == {1, 2}
 
     asyncio.run(main())
+
+
+def test_a_request_for_a_block_ends_with_the_broker() -> None:
+    class Silent(MemoryRegistry):
+        async def take_producer_ids(self, count: int) -> range:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def main() -> None:
+        ids = ProducerIds(Silent(ManualClock(), random.Random(1), Timing()))
+        waiting = asyncio.ensure_future(ids.take())
+        await asyncio.sleep(0)
+        await ids.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())

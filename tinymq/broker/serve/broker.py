@@ -93,6 +93,14 @@ class Broker:
         self._unknown: OrderedDict[GroupId, None] = OrderedDict()  # not in the registry; of a topic, partition 0
         self._refreshing: asyncio.Task[None] | None = None
 
+    async def close(self) -> None:
+        """End the questions to the registry that are under way. Call it when no client's call is left."""
+        if self._refreshing is not None:
+            refreshing = self._refreshing
+            refreshing.cancel()
+            await asyncio.gather(refreshing, return_exceptions=True)
+        await self.producer_ids.close()
+
     def check_metadata_known(self) -> None:
         """Raises NotReady while this broker's metadata is empty or damaged, so that it knows nothing of its cluster."""
         if not self.env.metadata_known():

@@ -29,6 +29,12 @@ class ProducerIds:
                 self._taking.add_done_callback(lambda taking: taking.cancelled() or taking.exception())
             await asyncio.shield(self._taking)
 
+    async def close(self) -> None:
+        """End a request for a block that is under way. Callers that wait for it are cancelled."""
+        if self._taking is not None:
+            self._taking.cancel()
+            await asyncio.gather(self._taking, return_exceptions=True)
+
     async def _take_block(self) -> None:
         """Fetch a block, and store its numbers before the task is done.
 
