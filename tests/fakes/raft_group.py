@@ -52,7 +52,10 @@ class FakeLog:
     async def entry_of_max_timestamp(self, end_offset: int, start_offset: int = 0) -> Entry | None:
         return max(self._data(end_offset, start_offset), key=lambda e: e.header.max_timestamp_us, default=None)
 
-    def remove_before_offset(self, offset: int) -> None:
+    def closed_below(self, offset: int) -> list[tuple[int, int, int]]:
+        return []  # one segment, which is open
+
+    def remove_before_offset(self, offset: int, keep_from: int | None = None) -> None:
         """A trim only moves the start; the entries stay, so that the test can check them."""
         bases = [e.header.base_offset for e in self.entries if e.header.next_offset > offset]
         self.log_start_offset = max(self.log_start_offset, min([*bases, offset]))

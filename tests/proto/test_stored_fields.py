@@ -62,6 +62,7 @@ NEW = {
     "tinymq.partition.v1.State.copy_ids": (2, "no copy's id is remembered"),
     "tinymq.partition.v1.State.awaited_copy": (2, "the last entry noted no copy's id"),
     "tinymq.partition.v1.State.copy_ids_from": (2, "no copy's id was forgotten"),
+    "tinymq.partition.v1.State.delayed": (3, "no delayed batch waits"),
 }
 """By field that the base build does not have, of a message that it has: (feature level, what its absence means)."""
 

@@ -64,6 +64,10 @@ class Limits:
     unfinished_bytes_max: int = 64 * MIB  # incomplete large frames on the stream port
     connections_max: int = 10_000  # on all ports of a broker; at most half of its file descriptors
     connection_streams_max: int = 256  # concurrent gRPC calls per client connection
+    delayed_batches_max: int = 100_000  # delayed batches that wait in one partition
+    delayed_bytes_max: int = 4 * GIB
+    broker_delayed_batches_max: int = 1_000_000  # over all replicas of one broker
+    broker_delayed_bytes_max: int = 16 * GIB
     client_produce_bytes_per_s: int = 0  # from one client to this broker; 0: no bound
     client_fetch_bytes_per_s: int = 0  # from this broker to one client; 0: no bound
 

@@ -245,7 +245,10 @@ class MetadataMember:
 
     def _make_partition(self, queue: QueueRecord) -> Partition:
         soon = asyncio.get_running_loop().call_soon
-        partition = Partition(f"{queue.topic}/{queue.partition}", self._deadlines, soon, self.broker.address_of)
+        partition = Partition(
+            f"{queue.topic}/{queue.partition}", self._deadlines, soon, self.broker.address_of,
+            limits=self.broker.limits, totals=self.broker.delayed_totals,
+        )  # fmt: skip
         partition.group_gate.expected = lambda: self._keeper.expected(queue.topic)
         partition.group_gate.on_missing = lambda: self.groups.group_changed(queue.group)
         return partition

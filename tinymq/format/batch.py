@@ -156,7 +156,7 @@ def parse_batch_header(payload: bytes | memoryview) -> BatchHeader:
     return BatchHeader(version, codec, count, producer, epoch, sequence)
 
 
-def read_producer_id(payload: bytes) -> int:
+def read_producer_id(payload: bytes | memoryview) -> int:
     """Read the producer's id alone, of a batch that was checked before."""
     return int.from_bytes(payload[8:16], "little")
 

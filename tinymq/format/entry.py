@@ -11,7 +11,7 @@
         20    8 index            u64  Raft index, from 1
         28    8 term             u64  Raft term of the leader that appended it
         36    8 base_offset      u64  offset of its first record, or of the next record if it has none
-        44    4 record_count     u32  records; only DATA (and PUBLISH, later) has any
+        44    4 record_count     u32  records that take offsets; only DATA (and PUBLISH, later) has any
         48    8 append_time_us   i64  the leader's append clock
         56    8 max_timestamp_us i64  greatest record timestamp; append_time_us if it has no record
         64    … payload
@@ -34,6 +34,7 @@ import google_crc32c
 from tinymq.base.errors import CorruptData, UnsupportedVersion
 from tinymq.base.types import PAYLOAD_BYTES_MAX
 from tinymq.base.value import value
+from tinymq.format.delayed import PUBLISHED_VERSION, unpack_published
 
 HEADER = struct.Struct("<IIIIBBHQQQIqq")
 HEADER_SIZE = 64
@@ -50,11 +51,11 @@ class Kind(IntEnum):
 
     NOOP = 1  # a leader's first entry of its term
     CONFIG = 2  # peer.proto Config: replicas and their incarnations
-    DATA = 3  # one record batch (tinymq/format/batch.py); the only kind that takes offsets today
+    DATA = 3  # one record batch (tinymq/format/batch.py); the only kind that takes offsets. Version 2: a delayed batch
     COMMAND = 4  # of a state machine: registry commands, or a partition's commands on channels and holds
-    STAGED = 5  # reserved: a batch of a transaction, whose records have no offsets yet
-    PUBLISH = 6  # reserved: gives staged batches their offsets
-    DISCARD = 7  # reserved: drops staged batches
+    STAGED = 5  # a batch whose records have no offsets yet (tinymq/format/delayed.py)
+    PUBLISH = 6  # reserved: gives staged batches their offsets where they lie
+    DISCARD = 7  # drops staged batches
 
 
 def crc32c(data: bytes | memoryview, seed: int = 0) -> int:
@@ -79,6 +80,11 @@ class NewEntry:
     max_timestamp_us: int | None = None  # greatest record timestamp; None: no record, so the append time is stored
     payload_crc: int | None = None  # crc32c of `payload` if the caller has verified it already; None: not known
     version: int = ENTRY_VERSION
+
+    @property
+    def crc(self) -> int:
+        """crc32c of `payload`."""
+        return crc32c(self.payload) if self.payload_crc is None else self.payload_crc
 
 
 @value
@@ -142,18 +148,22 @@ class Entry:
 def batch_in(header: EntryHeader, payload: Buffer) -> Buffer:
     """Return the record batch in a DATA entry's payload. All code that reads records gets them here.
 
-    A payload of version 1 is the batch. Raises UnsupportedVersion for an entry that this build cannot read.
+    A payload of version 1 is the batch. One of version 2 names the delayed batches that it publishes before the batch.
+    Raises UnsupportedVersion for an entry that this build cannot read, CorruptData for one that is damaged.
     """
-    if header.kind != Kind.DATA or header.version != 1:
-        raise UnsupportedVersion(f"an entry of kind {header.kind}, version {header.version}")
-    return payload
+    if header.kind == Kind.DATA:
+        if header.version == ENTRY_VERSION:
+            return payload
+        if header.version == PUBLISHED_VERSION:
+            return unpack_published(payload)[1]
+    raise UnsupportedVersion(f"an entry of kind {header.kind}, version {header.version}")
 
 
 def make_entry(new: NewEntry, *, index: int, term: int, prev_crc: int, base_offset: int, append_time_us: int) -> Entry:
     """Pack `new` as the entry at `index`. `prev_crc` is the header_crc of the entry before it."""
     payload, max_timestamp_us = new.payload, new.max_timestamp_us
     fields = (  # all but header_crc, which covers them
-        crc32c(payload) if new.payload_crc is None else new.payload_crc,
+        new.crc,
         prev_crc,
         len(payload),
         new.kind,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from tinymq.base.topic_config import OnFull, TopicConfig
+from tinymq.broker.duplicates.message_ids import UncommittedIds
 from tinymq.broker.partition import capacity
-from tinymq.broker.partition.message_ids import UncommittedIds
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.partition.soft_leases import SoftLeases
 from tinymq.broker.state import cursor, cursors, message_ids, retention
@@ -37,7 +37,7 @@ SIZED = Focus(faults=("kill",), workloads=("sized",), pace=0.15)
 HELD = "tests/broker/state/test_holds.py::test_"
 PROMISED = "tests/broker/partition/test_soft_leases.py::test_"
 READ = "tests/broker/state/test_remove_acknowledged.py::test_"
-IDS = "tests/broker/partition/test_message_ids.py::test_"
+IDS = "tests/broker/duplicates/test_message_ids.py::test_"
 MOVES = frozenset(("commit", "seek", "consume"))
 ROOM = Focus(faults=("kill", "slow_disk"), workloads=("room",), pace=0.3)
 

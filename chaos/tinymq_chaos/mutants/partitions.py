@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.base.errors import NotLeader, TinymqError
-from tinymq.broker.partition.partition import Acks, Partition, Produced
+from tinymq.broker.duplicates.duplicates import Duplicates
+from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.partition.pending_acks import PendingAcks
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state import producers
@@ -32,8 +33,8 @@ def duplicates_are_appended(p: Patches) -> None:
 
 @mutant("dedupe: uncommitted batches count, too", Focus(faults=LOSES, workloads=NUMBERED))
 def duplicates_in_flight_are_appended(p: Patches) -> None:
-    def projected(self: Partition, producer_id: int) -> Any:
-        return self.state.producers.get(producer_id)
+    def latest(self: Duplicates, producer_id: int) -> Any:
+        return self._state.producers.get(producer_id)
 
     real: Any = producers.judge
 
@@ -44,7 +45,7 @@ def duplicates_in_flight_are_appended(p: Patches) -> None:
             # the sequence is ahead of the committed state: the uncommitted producer state would have the next one
             return None
 
-    p.replace(Partition.latest_producer, projected)
+    p.replace(Duplicates.latest_producer, latest)
     p.replace(producers.judge, judge)
 
 
@@ -74,11 +75,10 @@ def sequences_may_be_skipped(real: Any, producer: Any, header: Any) -> Any:
 
 
 @mutant("a duplicate is answered when the first one is committed", SLOWED)
-@replaces(Partition.answer_duplicate)
-def duplicates_are_answered_early(
-    _: Any, self: Partition, producer_id: int, duplicate: Any, acks: Acks, timeout_s: float, done: Any
-) -> None:
-    done(Produced(duplicate.base_offset, duplicate.append_time_us, self.group.term, True))
+@replaces(Duplicates.find_batch)
+def duplicates_are_answered_early(real: Any, self: Duplicates, producer: Any, header: Any) -> Any:
+    found = real(self, producer, header)
+    return None if found is None else found._replace(entry_index=0)
 
 
 @mutant("a batch is answered when it is committed", Focus(faults=("isolate", "kill", "power_cut")))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.broker.dead_letters import copy_ids, receiver
+from tinymq.broker.duplicates.message_ids import CopyId, RecordId, UncommittedIds
 from tinymq.broker.groups import dead_letter_topic
-from tinymq.broker.partition.message_ids import CopyId, RecordId, UncommittedIds
 from tinymq.broker.state import queue_groups
 from tinymq.broker.state.queue_group import Burial, QueueGroup
 from tinymq.broker.state.queue_groups import QueueGroups
@@ -16,7 +16,7 @@ RULES = "tests/broker/state/test_queue_groups.py::test_"
 LIVES = "tests/broker/state/test_queue_groups_model.py::test_"
 BURIALS = "tests/broker/dead_letters/test_burial_model.py::test_"
 LETTERS = "tests/broker/dead_letters/test_dead_letters.py::test_"
-COPIES = "tests/broker/partition/test_message_ids.py::test_"
+COPIES = "tests/broker/duplicates/test_message_ids.py::test_"
 
 
 @mutant("queue groups: what was granted before a seek or a loss changes nothing", test=f"{LIVES}random_lives")

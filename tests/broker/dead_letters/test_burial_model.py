@@ -21,7 +21,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import TinymqError
 from tinymq.broker.dead_letters.copy_ids import burial_id, redrive_id
 from tinymq.broker.dead_letters.receiver import Receiver
-from tinymq.broker.partition.message_ids import CopyId
+from tinymq.broker.duplicates.message_ids import CopyId
 from tinymq.broker.partition.partition import Produced
 from tinymq.broker.state import message_ids
 from tinymq.broker.state.queue_group import Burial

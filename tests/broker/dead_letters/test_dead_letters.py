@@ -165,7 +165,7 @@ def test_the_next_leader_goes_on_with_a_burial_and_copies_nothing_twice(tinymq_c
 
     async def early() -> Copied:
         from tinymq.broker.dead_letters.letter_batch import lost_letter
-        from tinymq.broker.partition.message_ids import CopyId
+        from tinymq.broker.duplicates.message_ids import CopyId
 
         digest = command.bury.message_id
         return await courier.send(target.group.id, CopyId(digest), 0, lost_letter(b"", 1))

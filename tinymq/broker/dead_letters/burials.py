@@ -34,6 +34,7 @@ from tinymq.broker.dead_letters.courier import Courier
 from tinymq.broker.dead_letters.letter import DeadRecord, letter_headers, pack_headers
 from tinymq.broker.dead_letters.letter_batch import letter_batch, lost_letter
 from tinymq.broker.dead_letters.queue_commands import propose, queue_ref, settle
+from tinymq.broker.duplicates.message_ids import CopyId
 from tinymq.broker.groups.dead_letter_topic import (
     check_durability,
     dead_letter_config,
@@ -41,7 +42,6 @@ from tinymq.broker.groups.dead_letter_topic import (
     has_dead_letters,
 )
 from tinymq.broker.groups.group_list import GroupList
-from tinymq.broker.partition.message_ids import CopyId
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.messages import read_record

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from hashlib import blake2b
 
-from tinymq.broker.partition.message_ids import CopyId
+from tinymq.broker.duplicates.message_ids import CopyId
 from tinymq.broker.state.message_ids import ID_BYTES
 
 _BURIAL = b"tinymq burial"

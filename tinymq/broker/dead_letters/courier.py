@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import CorruptData, NotReady
 from tinymq.base.types import GroupId
-from tinymq.broker.partition.message_ids import CopyId
+from tinymq.broker.duplicates.message_ids import CopyId
 from tinymq.proto import group_pb2 as wire
 from tinymq.proto.errors import make_error
 

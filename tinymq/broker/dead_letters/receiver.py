@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, TinymqError
 from tinymq.broker.dead_letters.courier import COPY_S, NO_SEARCH
-from tinymq.broker.partition.message_ids import CopyId
+from tinymq.broker.duplicates.message_ids import CopyId
 from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.messages import put
@@ -39,7 +39,7 @@ class Receiver:
             known = partition.state.copy_ids.find(request.copy_id, 0)
             reply = wire.CopyReply(high_watermark=partition.high_watermark)
             if known is not None:
-                reply.offset, reply.duplicate = known.offset, True
+                reply.offset, reply.duplicate = known.place, True
             return reply
         found = await self.store(partition, CopyId(request.copy_id), request.end, request.payload)
         return wire.CopyReply(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tinymq.base.config import MIB
 from tinymq.base.errors import BatchTooLarge, QuotaExceeded
 from tinymq.base.topic_config import OnFull, Retention, Storage, TopicConfig
+from tinymq.broker.delayed.uncommitted_delays import NOTHING, Waiting
 from tinymq.broker.state.holds import Hold, wait_ms
 from tinymq.broker.state.retention import Kept
 from tinymq.proto import partition_pb2 as pb
@@ -145,24 +146,32 @@ def fits(config: TopicConfig, ends: LogEnds, records: int, size: int) -> bool:
     return config.max_bytes is None or ends.end_bytes + size - ends.start.bytes <= config.max_bytes
 
 
-def is_nearly_full(config: TopicConfig, applied: Kept) -> bool:
-    """Whether seven eighths of the bound are taken by applied records."""
-    records = applied.high_watermark - applied.log_start
+def is_nearly_full(config: TopicConfig, applied: Kept, delayed: Waiting = NOTHING) -> bool:
+    """Whether seven eighths of the bound are taken by applied records, and by delayed batches."""
+    records = applied.high_watermark - applied.log_start + delayed.records
     if config.max_records is not None and 8 * records >= 7 * config.max_records:
         return True
-    kept_bytes = applied.record_bytes - applied.retention_index.start_bytes
+    kept_bytes = applied.record_bytes - applied.retention_index.start_bytes + delayed.bytes
     return config.max_bytes is not None and 8 * kept_bytes >= 7 * config.max_bytes
 
 
 def room(
-    config: TopicConfig, applied: Kept, uncommitted: Uncommitted, records: int, size: int, now_us: int
+    config: TopicConfig,
+    applied: Kept,
+    uncommitted: Uncommitted,
+    records: int,
+    size: int,
+    now_us: int,
+    delayed: Waiting = NOTHING,
 ) -> LogStart | None:
     """The offset at which the log has to start before the batch is appended; None: the batch fits.
 
-    Raises BatchTooLarge; QuotaExceeded if the topic rejects writes to a full partition, or if the records that would
-    have to go are held at `now_us`.
+    `delayed` is what delayed batches take: they have their room from when they are staged. Raises BatchTooLarge;
+    QuotaExceeded if the topic rejects writes to a full partition, if delayed batches leave no room, or if the records
+    that would have to go are held at `now_us`.
     """
     check_size(config, records, size)
+    records, size = records + delayed.records, size + delayed.bytes
     ends = uncommitted.ends(applied)
     if fits(config, ends, records, size):
         return None
@@ -172,6 +181,9 @@ def room(
         if reading and (applied.lowest_cursor or 0) > applied.log_start:
             raise QuotaExceeded("the partition is full, and space is being freed", hint=hint, retry_after_ms=MOVING_MS)
         raise QuotaExceeded("the partition is full", hint=hint, retry_after_ms=RETRY_MS)
+    empty = LogEnds(LogStart(ends.end, ends.end_bytes), ends.end, ends.end_bytes)
+    if not fits(config, empty, records, size):
+        raise QuotaExceeded("delayed batches take the partition's room", retry_after_ms=RETRY_MS)
     start, slack = ends.start, 0
     # Bytes first: the index knows bytes at the ends of batches only, so this drops whole batches. A record count can
     # then ask for a higher offset, and that one is exact.

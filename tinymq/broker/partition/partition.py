@@ -9,36 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from tinymq.base.config import Limits
 from tinymq.base.errors import NotLeader, TinymqError
 from tinymq.base.topic_config import OnFull, Retention, TopicConfig
 from tinymq.base.types import Position
+from tinymq.broker.delayed.bounds import DelayedTotals, Due
+from tinymq.broker.delayed.copying import SegmentBounds
+from tinymq.broker.duplicates.duplicates import Duplicates, Original
+from tinymq.broker.duplicates.message_ids import CopyId, RecordId, skip_duplicate
 from tinymq.broker.partition.capacity import Uncommitted, check_commands, is_nearly_full, room
 from tinymq.broker.partition.commands import CommandQueue, command_version
 from tinymq.broker.partition.commands import Done as CommandsDone
 from tinymq.broker.partition.commit_watchers import CommitWatchers
 from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.delays import Canceled, Delays
 from tinymq.broker.partition.group_gate import GroupGate
 from tinymq.broker.partition.group_port import RaftGroup, RecordLog
-from tinymq.broker.partition.message_ids import (
-    CopyId,
-    FirstRecord,
-    RecordId,
-    UncommittedIds,
-    record_id,
-    skip_duplicate,
-)
 from tinymq.broker.partition.noop_elision import NoopElision
 from tinymq.broker.partition.pending_acks import Acks, Done, PendingAcks, Produced
 from tinymq.broker.partition.refusals import refusal, transferring
 from tinymq.broker.partition.retention import acknowledged_move, due_forgetting, due_move
 from tinymq.broker.partition.soft_leases import SoftLeases
-from tinymq.broker.partition.uncommitted_producers import UncommittedProducers
 from tinymq.broker.state.cursors import CursorVerdict
+from tinymq.broker.state.delayed import delayed_place
 from tinymq.broker.state.holds import Hold
 from tinymq.broker.state.outcome import CommandOutcome
-from tinymq.broker.state.producers import PRODUCERS_MAX, Producer, RememberedBatch, judge
+from tinymq.broker.state.producers import PRODUCERS_MAX, Producer
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.batch import BatchHeader, CheckedBatch
+from tinymq.format.delayed import PUBLISHED_HEAD_SIZE
 from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
@@ -61,8 +60,11 @@ class Partition:
         soon: Callable[[Callable[[], None]], object],
         address_of: Callable[[int], str | None],
         producers_max: int = PRODUCERS_MAX,
+        limits: Limits | None = None,
+        totals: DelayedTotals | None = None,
     ) -> None:
-        """`soon` runs a callback on the loop, after the current one. `address_of`: where clients reach a broker."""
+        """`soon` runs a callback on the loop, after the current one. `address_of`: where clients reach a broker.
+        `totals`: what waits in all partitions of the broker."""
         self.name = name
         self.state = PartitionState(producers_max)
         self.leading = False  # accepts writes: it has applied a NOOP of its own term
@@ -72,11 +74,15 @@ class Partition:
         self.soft_leases = SoftLeases()  # known to this leader only, and gone with its leadership
         self._group: RaftGroup | None = None
         self._address_of = address_of
-        # What this leader has appended and not applied yet. Invariant: both are empty on a follower.
-        self._uncommitted_producers = UncommittedProducers()
-        self._uncommitted_ids = UncommittedIds()
+        # What this leader has appended and not applied yet: empty on a follower.
+        self.duplicates = Duplicates(self.state)
         self._uncommitted = Uncommitted()
         self._pending_acks = PendingAcks(name, deadlines)
+        self.delays = Delays(
+            name, self.state, self._pending_acks, deadlines,
+            group=lambda: self.group, propose=self._propose,
+            limits=limits or Limits(), totals=totals or DelayedTotals(),
+        )  # fmt: skip
         self._command_queue = CommandQueue(name, deadlines, soon, self._propose_commands)
         self._noop_elision = NoopElision(
             self._command_queue,
@@ -92,8 +98,10 @@ class Partition:
         return self.name
 
     def attach(self, group: RaftGroup) -> None:
-        """Set the Raft group of this replica, once the group is open."""
+        """Set the Raft group of this replica, once the group is open. It may lead already."""
         self._group = group
+        if self.leading:
+            self.delays.lead()
 
     def configure(self, config: TopicConfig) -> None:
         """Use these settings of the topic from the next batch and the next `retain` on."""
@@ -140,118 +148,107 @@ class Partition:
         timeout_s: float,
         done: Done,
         message_id: bytes | CopyId = b"",
+        due: Due | None = None,
     ) -> None:
         """Append a batch that passed `admission`, or find that it is a duplicate. Calls `done` once `acks` holds.
 
         With `message_id`, the batch has one record, and is a duplicate if the partition remembers a record of this id.
+        With `due`, it is a delayed batch: it is stored, and gets its offsets when it is due.
 
         Raises, before anything is appended and without a call of `done`: NotLeader, Fenced, OutOfOrderSequence,
-        UnknownProducer, BatchTooLarge, QuotaExceeded (too many uncommitted bytes, or it is full), DiskFull, NotReady.
-        `done` gets OutcomeUnknown when the leadership is lost or the time is up before the commit.
+        UnknownProducer, BatchTooLarge, QuotaExceeded (too many uncommitted bytes, or it is full), DiskFull, NotReady;
+        for a delayed batch also InvalidRequest, UnsupportedVersion. `done` gets OutcomeUnknown when the leadership is
+        lost or the time is up before the commit.
         """
         self.check_leading()
         self.group_gate.check()
-        header = batch.header
-        producer = self.latest_producer(header.producer_id) if header.producer_id else None
-        if header.producer_id:
-            duplicate = judge(producer, header)
-            if duplicate is not None:
-                self.answer_duplicate(header.producer_id, duplicate, acks, timeout_s, done)
-                return
+        if due is not None:
+            self.delays.check(due, self.config, acks, len(payload))
+        header, duplicates = batch.header, self.duplicates
+        producer = duplicates.latest_producer(header.producer_id) if header.producer_id else None
+        first = duplicates.find_batch(producer, header) if header.producer_id else None
         identity: RecordId | None = None
-        if message_id:
-            identity, first = self._find_message(message_id, header.record_count)
+        if message_id and first is None:
+            window_ms, now_us = self.config.dedupe_window_ms, self.group.append_time_now_us()
+            identity, first = duplicates.find_message(message_id, header.record_count, window_ms, now_us)
             if first is not None:
-                self._skip_duplicate(header, producer, first, acks, timeout_s, done)
-                return
-        try:
-            # The command that makes room goes first. It takes effect even if the batch is then refused, which
-            # `drop_oldest` permits.
-            self._make_room(header.record_count, len(payload))
-            if identity is not None:
-                # The id counts only with the record behind it (tinymq/broker/state/message_ids.py).
-                self._propose_commands([identity.note(payload_crc, len(payload))])
-            position = self.group.propose(
-                NewEntry(Kind.DATA, payload, header.record_count, batch.max_timestamp_us, payload_crc)
-            )
-        except NotLeader:
-            raise transferring(self.name, self.group.term) from None
-        end_bytes = self._uncommitted.end_bytes(self.state.record_bytes) + len(payload)
-        self._uncommitted.appended(position.index, position.base_offset + header.record_count, end_bytes)
-        if header.producer_id:
-            # The producer's next batch is judged against this one, whether or not it is committed by then.
-            self._uncommitted_producers.appended(header, producer, position)
-        if identity is not None:
-            self._uncommitted_ids.appended(identity.stored, position)
-        if acks is Acks.NONE:
+                first = self._skip(header, producer, first)
+        if first is not None:
+            produced = self.delays.place_of(first.place, first.append_time_us, due, duplicate=True)
+            self._answer(first.entry_index, produced, acks, timeout_s, done)
             return
-        produced = Produced(position.base_offset, position.append_time_us, position.term, False)
-        if acks is Acks.LEADER:
-            done(produced)
+        # The command that makes room goes first. It takes effect even if the batch is then refused, which `drop_oldest`
+        # permits.
+        if due is None:
+            new = NewEntry(Kind.DATA, payload, header.record_count, batch.max_timestamp_us, payload_crc)
+            self._make_room(header.record_count, len(payload))
         else:
-            self._pending_acks.add(position.index, produced, timeout_s, done)
+            new = self.delays.staged_entry(batch, payload, due)
+            self._make_room(header.record_count, len(payload) + PUBLISHED_HEAD_SIZE)
+        if identity is not None:
+            # The id counts only with the record behind it (tinymq/broker/state/message_ids.py).
+            self._propose_commands([identity.note(new.crc, len(new.payload))])
+        position = self._propose(new)
+        place = position.base_offset
+        if due is not None:
+            self.delays.appended(position, batch, len(payload))
+            place = delayed_place(position.index)
+        duplicates.appended(header, producer, identity, position, place)
+        produced = self.delays.place_of(place, position.append_time_us, due, duplicate=False)
+        self._answer(position.index, produced, acks, timeout_s, done)
 
-    def latest_producer(self, producer_id: int) -> Producer | None:
-        """The producer as of its newest batch, committed or not."""
-        return self._uncommitted_producers.projected(self.state.producers, producer_id)
+    def _answer(self, index: int, produced: Produced, acks: Acks, timeout_s: float, done: Done) -> None:
+        """Answer a batch once `acks` holds for the entry at `index`; 0: it is applied.
 
-    def answer_duplicate(
-        self, producer_id: int, duplicate: RememberedBatch, acks: Acks, timeout_s: float, done: Done
-    ) -> None:
-        """Answer a batch that this partition has already, with the place of the first copy."""
-        index = self._uncommitted_producers.index_of(producer_id, duplicate)
-        produced = Produced(duplicate.base_offset, duplicate.append_time_us, self.group.term, True)
-        self._answer_stored(index, produced, acks, timeout_s, done)
-
-    def _answer_stored(self, index: int, produced: Produced, acks: Acks, timeout_s: float, done: Done) -> None:
-        """Answer a duplicate. `index`: of the entry on which the answer depends; 0: it is applied."""
+        A duplicate waits for the same commit as the first copy, which may still be lost.
+        """
         if index and acks is Acks.QUORUM:
-            # The first copy may still be lost, so the duplicate waits for the same commit.
             self._pending_acks.add(index, produced, timeout_s, done)
         elif acks is not Acks.NONE:
             done(produced)
 
-    def _find_message(self, message_id: bytes | CopyId, records: int) -> tuple[RecordId, FirstRecord | None]:
-        """The id as it is stored, and the first record of it. Raises InvalidRequest, as `record_id`."""
-        found = record_id(message_id, records, self.config.dedupe_window_ms)
-        since_us = found.since_us(self.group.append_time_now_us())
-        return found, self._uncommitted_ids.find(found.remembered(self.state), found.stored, since_us)
+    def _skip(self, header: BatchHeader, producer: Producer | None, first: Original) -> Original:
+        """Note that a record is a duplicate by its message id. Returns what its answer depends on."""
+        if not header.producer_id:
+            return first
+        # The batch used a sequence number. Without this entry the producer's next batch would be out of order.
+        position = self._propose_commands([skip_duplicate(header, first.place)])
+        self.duplicates.skipped(header, producer, position, first)
+        return first._replace(entry_index=position.index)
 
-    def _skip_duplicate(
-        self,
-        header: BatchHeader,
-        producer: Producer | None,
-        first: FirstRecord,
-        acks: Acks,
-        timeout_s: float,
-        done: Done,
-    ) -> None:
-        """Answer a record whose message id is there already, with the place of the first record of that id."""
-        index = first.entry_index
-        if header.producer_id:
-            # The batch used a sequence number. Without this entry the producer's next batch would be out of order.
-            position = self._propose_commands([skip_duplicate(header, first.offset)])
-            self._uncommitted_producers.skipped(header, producer, position, first.offset)
-            index = position.index
-        produced = Produced(first.offset, first.append_time_us, self.group.term, True)
-        self._answer_stored(index, produced, acks, timeout_s, done)
+    def _propose(self, new: NewEntry) -> Position:
+        """Append an entry, and note the room that its records take."""
+        try:
+            position = self.group.propose(new)
+        except NotLeader:
+            raise transferring(self.name, self.group.term) from None
+        if new.record_count:
+            end_bytes = self._uncommitted.end_bytes(self.state.record_bytes) + len(new.payload)
+            self._uncommitted.appended(position.index, position.base_offset + new.record_count, end_bytes)
+        return position
 
     def _make_room(self, records: int, size: int) -> None:
         """Move the log start so that a batch of this size fits. Raises QuotaExceeded where the topic refuses that."""
         config, state = self.config, self.state
         if config.max_records is None and config.max_bytes is None:
             return
-        if config.retention is Retention.ACKNOWLEDGED and is_nearly_full(config, state):
+        delayed = self.delays.waiting_now
+        if config.retention is Retention.ACKNOWLEDGED and is_nearly_full(config, state, delayed):
             # Room that is made by reading counts when the move is applied, because a channel that seeks back in front
             # of the move keeps its records. So the move is proposed before the partition is full.
             with suppress(TinymqError):
                 now_us = self.group.append_time_now_us()
                 self._propose_if(acknowledged_move(state, self._uncommitted, self.soft_leases, now_us))
         now_us = self.group.append_time_now_us() if len(state.holds) else 0  # only leases of holds need the time
-        start = room(config, state, self._uncommitted, records, size, now_us)
+        start = room(config, state, self._uncommitted, records, size, now_us, delayed=delayed)
         if start is not None:
             position = self._move_start(start.offset, pb.MoveStart.CAPACITY)
             self._uncommitted.moved(position.index, start)
+
+    def cancel_delayed(self, schedule_id: int, timeout_s: float, done: Canceled) -> None:
+        """Drop a delayed batch: see `Delays.cancel`. Raises NotLeader, UnsupportedVersion."""
+        self.check_leading()
+        self.delays.cancel(schedule_id, timeout_s, done)
 
     # ---- commands: group commit -------------------------------------------------------------------------
 
@@ -310,7 +307,9 @@ class Partition:
             if self.leading:
                 self._retain(group.append_time_now_us(), group.expiry_now_us())
         with suppress(TinymqError):
-            group.log.remove_before_offset(self.state.log_start)
+            group.log.remove_before_offset(self.state.log_start, self.state.delayed.lowest_index)
+        if self.leading and len(self.state.delayed):
+            self.delays.copy([SegmentBounds(*each) for each in group.log.closed_below(self.state.log_start)])
 
     def _retain(self, now_us: int, expiry_us: int | None) -> None:
         state = self.state
@@ -318,7 +317,7 @@ class Partition:
             self._propose_if(due_move(self.config, state, self._uncommitted, self.soft_leases, now_us, expiry_us))
             if self.config.on_full is OnFull.DROP_OLDEST:
                 self._make_room(0, 0)  # the bounds may have been lowered since the last batch
-        if not len(self._uncommitted_ids):
+        if not self.duplicates.has_ids:
             for forget in due_forgetting(self.config, state, now_us):
                 self._propose_if(forget)
 
@@ -331,6 +330,7 @@ class Partition:
     def apply(self, entry: Entry) -> None:
         """Apply a committed entry of any kind; entries come in order. Never raises."""
         outcomes = self.state.apply(entry)
+        self.delays.applied(entry, leading=self.leading)
         if self.leading:
             self._settle(entry)
             if outcomes is not None:
@@ -344,26 +344,23 @@ class Partition:
         if entry.header.kind == Kind.NOOP and (jump_us := parse_noop(entry.payload).jump_us):
             # The append clock jumped. A lease lasts as long as it would have without the jump.
             self.soft_leases.extend(entry.header.append_time_us - jump_us, jump_us)
-        if len(self._uncommitted_producers):
-            if entry.header.kind == Kind.DATA:
-                self._uncommitted_producers.settle(entry)
-            elif entry.header.kind == Kind.COMMAND:
-                self._uncommitted_producers.settle_skipped(entry.index)
-        self._uncommitted_ids.settle(entry.index)
+        self.duplicates.settle(entry)
 
     def lead(self, term: int) -> None:
         """Accept writes. Every entry of earlier terms is applied, so only this leader's own entries are uncommitted
         from now on."""
-        assert not len(self._uncommitted_producers), "uncommitted producers outlived their term"
+        assert self.duplicates.is_empty, "uncommitted batches outlived their term"
         self.leading = True
+        if self._group is not None:
+            self.delays.lead()
         self.group_gate.look()
         self._commit_watchers.wake()
 
     def follow(self) -> None:
         """Stop leading. The next leader may keep or discard the uncommitted entries, so their outcome is unknown."""
         self.leading = False
-        self._uncommitted_producers.clear()
-        self._uncommitted_ids.clear()
+        self.duplicates.clear()
+        self.delays.follow()
         self._uncommitted.clear()
         self.soft_leases.clear()
         self._pending_acks.lost(self.closed)
@@ -377,6 +374,7 @@ class Partition:
     def load(self, state: bytes) -> None:
         """Replace the state by a snapshot that `dump` made. Raises CorruptData, and then nothing has changed."""
         self.state.load(state)
+        self.delays.count()
         self._commit_watchers.wake()
 
     # ---- waiting for commits ---------------------------------------------------------------------------
@@ -397,3 +395,4 @@ class Partition:
         stops."""
         self.closed = error
         self.follow()
+        self.delays.forget()

@@ -28,10 +28,12 @@ class Acks(Enum):
 class Produced:
     """The place of a batch in its partition."""
 
-    base_offset: int
+    base_offset: int  # 0: the batch is delayed
     append_time_us: int
     leader_epoch: int  # term of the leader that answers
     duplicate: bool  # the partition had the batch already
+    schedule_id: int = 0  # of a delayed batch; 0: it is not delayed
+    deliver_at_us: int = 0  # when a delayed batch is due; 0: not known, because it has ended
 
 
 Done = Callable[[Produced | TinymqError], None]

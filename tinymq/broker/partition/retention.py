@@ -6,8 +6,8 @@ At most one move of the log start is under way: a slow commit must not fill the 
 from __future__ import annotations
 
 from tinymq.base.topic_config import Retention, TopicConfig
+from tinymq.broker.duplicates.message_ids import COPY_WINDOW_MS
 from tinymq.broker.partition.capacity import Uncommitted
-from tinymq.broker.partition.message_ids import COPY_WINDOW_MS
 from tinymq.broker.partition.soft_leases import SoftLeases
 from tinymq.broker.state.message_ids import MessageIds
 from tinymq.broker.state.retention import acknowledged_start, clamped, due_start

@@ -17,6 +17,7 @@ from tinymq.base.quantity import named, quantity
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, TopicId, check_topic_name, check_user_topic
 from tinymq.broker.cluster.feature_level import FeatureLevelControl
+from tinymq.broker.delayed.bounds import DelayedTotals
 from tinymq.broker.partition.admission import check_topic_id
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
@@ -89,6 +90,7 @@ class Broker:
         self.producer_ids = ProducerIds(env.registry)
         self.scans = Scans(env.clock)
         self.unpack_queue = UnpackQueue(env.runner)
+        self.delayed_totals = DelayedTotals()
         self.fetch_waits = FetchWaits(env.limits.waiting_fetches_max)
         self._unknown: OrderedDict[GroupId, None] = OrderedDict()  # not in the registry; of a topic, partition 0
         self._refreshing: asyncio.Task[None] | None = None

@@ -17,9 +17,9 @@ from weakref import WeakValueDictionary
 from tinymq.base.errors import CorruptData, OffsetOutOfRange, TinymqError, UnknownChannel
 from tinymq.base.types import GroupId
 from tinymq.base.value import value
+from tinymq.broker.duplicates.message_ids import CopyId
 from tinymq.broker.partition.admission import admit, is_heavy
 from tinymq.broker.partition.deadlines import Deadlines
-from tinymq.broker.partition.message_ids import CopyId
 from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.fetch import Fetch, FetchQuery
@@ -85,6 +85,17 @@ async def command(partition: Partition, commands: Sequence[pb.Command], timeout_
     """Carry out commands, and return the outcome of each. Raises NotLeader if nothing was done, and OutcomeUnknown."""
     answer: asyncio.Future[list[CommandOutcome]] = asyncio.get_running_loop().create_future()
     partition.command(commands, timeout_s, partial(_resolve, answer))
+    return await answer
+
+
+async def cancel_delayed(partition: Partition, schedule_id: int, timeout_s: float) -> bool:
+    """Drop a delayed batch, and return once that is committed. False: it has ended before, or never was.
+
+    The caller has proven that the replica leads (`prove_leading`). Raises NotLeader if nothing was done, and
+    OutcomeUnknown.
+    """
+    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    partition.cancel_delayed(schedule_id, timeout_s, partial(_resolve, answer))
     return await answer
 
 

@@ -6,8 +6,8 @@ remembered. The state changes only in `apply`, by the entries of the log, and is
 little-endian, oldest first:
 
     offset size field
-         0   16 id         of the message (tinymq.broker.partition.message_ids makes it)
-        16    8 offset     u64  of the record
+         0   16 id         of the message (tinymq.broker.duplicates.message_ids makes it)
+        16    8 place      u64  of the record (tinymq/broker/state/delayed.py)
         24    8 append_us  i64  append time of its entry
 """
 
@@ -18,8 +18,9 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from tinymq.base.errors import CorruptData, InvalidRequest
+from tinymq.broker.state.delayed import delayed_place, schedule_id_at
 from tinymq.broker.state.outcome import OffsetBounds
-from tinymq.format.entry import EntryHeader
+from tinymq.format.entry import EntryHeader, Kind
 from tinymq.proto import partition_pb2 as pb
 
 # Part of the replicated behaviour, not settings: replicas with different values would compute different states.
@@ -32,7 +33,7 @@ _ID = struct.Struct("<16sQq")
 class RememberedId(NamedTuple):
     """The record that was stored under an id."""
 
-    offset: int
+    place: int
     append_us: int
 
 
@@ -92,13 +93,15 @@ class MessageIds:
         if awaited is None or not is_record_of(awaited, header):
             return
         self._ids.pop(awaited.message_id, None)  # the id may be there, older than its window: it is now the newest
-        self._ids[awaited.message_id] = RememberedId(header.base_offset, header.append_time_us)
+        place = delayed_place(header.index) if header.kind == Kind.STAGED else header.base_offset
+        self._ids[awaited.message_id] = RememberedId(place, header.append_time_us)
         if len(self._ids) > IDS_MAX:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
         _, forgotten = self._ids.popitem(last=False)
-        self.complete_from = max(self.complete_from, forgotten.offset + 1)
+        if not schedule_id_at(forgotten.place):
+            self.complete_from = max(self.complete_from, forgotten.place + 1)
 
     # ---- as bytes
 
@@ -127,10 +130,11 @@ class MessageIds:
         ids.complete_from = complete_from
         _check(len(packed) % _ID.size == 0 and len(packed) <= IDS_MAX * _ID.size)
         before_us = 0
-        for message_id, offset, append_us in _ID.iter_unpack(packed):
-            _check(message_id not in ids._ids and offset < end and append_us >= before_us)
+        for message_id, place, append_us in _ID.iter_unpack(packed):
+            _check(message_id not in ids._ids and append_us >= before_us)
+            _check(place < end or schedule_id_at(place) > 0)
             before_us = append_us
-            ids._ids[message_id] = RememberedId(offset, append_us)
+            ids._ids[message_id] = RememberedId(place, append_us)
         if awaited is not None:
             _check(len(awaited.message_id) == ID_BYTES)
             ids._awaited = AwaitedRecord(awaited.message_id, awaited.index, awaited.payload_crc, awaited.length)
@@ -145,7 +149,7 @@ def is_record_of(awaited: AwaitedRecord, header: EntryHeader) -> bool:
     """
     return (
         header.index == awaited.entry_index
-        and header.record_count == 1
+        and (header.record_count == 1 or header.kind == Kind.STAGED)  # which has one record, and counts none
         and header.payload_crc == awaited.payload_crc
         and header.length == awaited.length
     )

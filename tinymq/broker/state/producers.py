@@ -29,7 +29,7 @@ class RememberedBatch(NamedTuple):
 
     first_sequence: int
     record_count: int
-    base_offset: int
+    place: int  # tinymq/broker/state/delayed.py
     append_time_us: int
 
 
@@ -73,9 +73,9 @@ def judge(producer: Producer | None, header: BatchHeader) -> RememberedBatch | N
     )
 
 
-def extend(producer: Producer | None, header: BatchHeader, base_offset: int, append_time_us: int) -> Producer:
+def extend(producer: Producer | None, header: BatchHeader, place: int, append_time_us: int) -> Producer:
     """The producer after one more batch. Every batch of the log counts, whether or not it is in sequence."""
-    batch = RememberedBatch(header.first_sequence, header.record_count, base_offset, append_time_us)
+    batch = RememberedBatch(header.first_sequence, header.record_count, place, append_time_us)
     if producer is None or producer.epoch != header.producer_epoch:
         return Producer(header.producer_epoch, append_time_us, [batch])
     return Producer(producer.epoch, append_time_us, [*producer.batches[1 - BATCHES_MAX :], batch])
@@ -109,10 +109,10 @@ class Producers:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
-    def add(self, header: BatchHeader, base_offset: int, append_time_us: int) -> None:
+    def add(self, header: BatchHeader, place: int, append_time_us: int) -> None:
         """Note a committed idempotent batch. Above the bound, forget the producer with the least recent append."""
         producers = self._producers
-        producers[header.producer_id] = extend(producers.get(header.producer_id), header, base_offset, append_time_us)
+        producers[header.producer_id] = extend(producers.get(header.producer_id), header, place, append_time_us)
         producers.move_to_end(header.producer_id)
         if len(producers) > self._max:
             producers.popitem(last=False)

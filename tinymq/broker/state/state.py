@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -26,6 +27,7 @@ from google.protobuf.message import DecodeError
 from tinymq.base.errors import CorruptData, InvalidBatch, InvalidRequest, TinymqError
 from tinymq.broker.state.cursor import Cursor
 from tinymq.broker.state.cursors import CURSOR_COMMANDS, Cursors, CursorVerdict, cursor_name, cursors_max
+from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches, delayed_place
 from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.broker.state.holds import Holds
 from tinymq.broker.state.message_ids import MessageIds
@@ -35,6 +37,7 @@ from tinymq.broker.state.queue_groups import QUEUE_COMMANDS, QueueGroups
 from tinymq.broker.state.retention import acknowledged_start, new_start
 from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.format.batch import BatchHeader, parse_batch_header
+from tinymq.format.delayed import StagedHead, unpack_discarded, unpack_published, unpack_staged
 from tinymq.format.entry import ENTRY_VERSION, Entry, EntryHeader, Kind, crc32c
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
@@ -50,6 +53,7 @@ class PartitionState:
         "_cursors",
         "applied_index",
         "copy_ids",
+        "delayed",
         "epoch_cache",
         "high_watermark",
         "holds",
@@ -74,6 +78,7 @@ class PartitionState:
         self.message_ids = MessageIds()
         self.copy_ids = MessageIds()  # of records that brokers copied (tinymq/broker/dead_letters)
         self.queue_groups = QueueGroups()
+        self.delayed = DelayedBatches()
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
@@ -118,6 +123,8 @@ class PartitionState:
                 self.epoch_cache.note(entry)
             elif header.kind == Kind.NOOP:
                 self._note_time(entry)
+            elif header.kind in (Kind.STAGED, Kind.DISCARD):
+                self._apply_delayed(entry)
             return None
         below, append_us, index = self.record_bytes, header.append_time_us, self.retention_index
         self.record_bytes = below + header.length
@@ -126,10 +133,48 @@ class PartitionState:
             index.note(header.base_offset, below, header.length, append_us)
         elif append_us > index.last_append_us:
             index.last_append_us = append_us
-        batch = _batch_header(entry)
+        if header.version != ENTRY_VERSION:
+            self._apply_delayed(entry)
+            return None
+        batch = _batch_header(entry.payload)
         if batch is not None and batch.producer_id:
             self.producers.add(batch, header.base_offset, header.append_time_us)
         return None
+
+    def _apply_delayed(self, entry: Entry) -> None:
+        """Apply what an entry says about delayed batches. An entry that no build could read changes nothing, on every
+        replica."""
+        header = entry.header
+        with suppress(CorruptData):
+            if header.kind == Kind.STAGED:
+                self._stage(header, *unpack_staged(memoryview(entry.payload)))
+                return
+            published = header.kind == Kind.DATA
+            ids = unpack_published(memoryview(entry.payload))[0] if published else unpack_discarded(entry.payload)
+            for schedule_id in ids:
+                self.delayed.end(schedule_id)
+
+    def _stage(self, header: EntryHeader, head: StagedHead, payload: memoryview) -> None:
+        """Its producer and its message id count from here on, and not when the batch is published: the producer's next
+        batch may come long before that."""
+        if head.schedule_id:
+            self.delayed.carry(head.schedule_id, header.index)
+            return
+        batch, now_us = _batch_header(payload), header.append_time_us
+        if batch is None:
+            return
+        self.delayed.stage(
+            DelayedBatch(
+                schedule_id=header.index,
+                deliver_at_us=head.due_us(now_us),
+                staged_at_us=now_us,
+                entry_index=header.index,
+                records=batch.record_count,
+                bytes=len(payload),
+            )
+        )
+        if batch.producer_id:
+            self.producers.add(batch, delayed_place(header.index), now_us)
 
     def _note_time(self, entry: Entry) -> None:
         """Note that the leader does not know the time, or that it has learned the time.
@@ -238,6 +283,7 @@ class PartitionState:
         self.epoch_cache.dump(state)
         self._dump_ids(state)
         self.queue_groups.dump(state)
+        state.delayed = self.delayed.dump()
         crc_later = reserved = 0
         numbers = (self.applied_index, self.high_watermark, self.record_bytes, len(producers))
         head = _HEAD.pack(crc_later, STATE_VERSION, reserved, *numbers)
@@ -274,12 +320,13 @@ class PartitionState:
         epoch_cache = EpochCache.load(state, high_watermark)
         message_ids, copy_ids = _load_ids(state, high_watermark)
         queue_groups = QueueGroups.load(state, cursors.by_name, high_watermark)
+        delayed = DelayedBatches.load(state.delayed, applied_index)
         self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start
         self._cursors, self.retention_index, self.holds = cursors, retention_index, holds
         self.epoch_cache, self.message_ids, self.copy_ids = epoch_cache, message_ids, copy_ids
-        self.queue_groups = queue_groups
+        self.queue_groups, self.delayed = queue_groups, delayed
 
 
 def _parse(data: bytes) -> pb.State:
@@ -304,8 +351,8 @@ def _load_ids(state: pb.State, end: int) -> tuple[MessageIds, MessageIds]:
     )
 
 
-def _batch_header(entry: Entry) -> BatchHeader | None:
+def _batch_header(batch: bytes | memoryview) -> BatchHeader | None:
     try:
-        return parse_batch_header(entry.batch)
+        return parse_batch_header(batch)
     except InvalidBatch:  # the entry takes its offsets even if its batch is not readable, and it names no producer
         return None

@@ -156,7 +156,9 @@ def _is_slice(entry: Entry, wanted: int) -> bool:
 
 def _whole(entry: Entry) -> GrantedBatch:
     header = entry.header
-    return GrantedBatch(header.base_offset, header.record_count, header.append_time_us, entry.batch, header.payload_crc)
+    payload = entry.batch
+    payload_crc = header.payload_crc if payload is entry.payload else crc32c(payload)
+    return GrantedBatch(header.base_offset, header.record_count, header.append_time_us, payload, payload_crc)
 
 
 def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:

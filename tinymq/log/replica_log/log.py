@@ -245,13 +245,19 @@ class Log:
         self._operations.add(Remove(self.segments.directory, tuple(gone), self.first_index))
         self._writer.add(self)
 
-    def remove_before_offset(self, offset: int) -> None:
-        """Remove the segments whose records all lie below `offset`, as `remove_before` does. A log that has failed
-        keeps them."""
+    def remove_before_offset(self, offset: int, keep_from: int | None = None) -> None:
+        """Remove the segments whose records all lie below `offset`, as `remove_before` does. Entries from `keep_from`
+        on stay. A log that has failed keeps all."""
         if self.failed is not None or self.segments.first.next_offset > offset:  # retention asks often: decide cheaply
             return
-        ends = [s.last_index + 1 for s in list(self.segments)[:-1] if s.next_offset <= offset]
-        self.remove_before(ends[-1] if ends else 0)
+        below = self.closed_below(offset)
+        end = below[-1][1] + 1 if below else 0
+        self.remove_before(end if keep_from is None else min(end, keep_from))
+
+    def closed_below(self, offset: int) -> list[tuple[int, int, int]]:
+        """(first index, last index, bytes) of the segments whose records all lie below `offset`, but for the last
+        segment of the log."""
+        return [(s.first_index, s.last_index, s.end) for s in list(self.segments)[:-1] if s.next_offset <= offset]
 
     # Snapshots, and what the replica has applied and knows to be committed
 

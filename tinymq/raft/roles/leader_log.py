@@ -28,7 +28,8 @@ class LeaderLog:
         size = len(new.payload)
         if self.uncommitted_bytes + size > self.state.env.limits.uncommitted_bytes_max:
             raise QuotaExceeded("too much is waiting for a majority of replicas", retry_after_ms=50)
-        if new.kind == Kind.DATA:  # a full disk still takes commands: they free space, or store a reader's cursor
+        # A full disk still takes commands: they free space, or store a reader's cursor.
+        if new.kind in (Kind.DATA, Kind.STAGED):
             self.state.log.check_quota(size + HEADER_SIZE)
 
     def append(self, new: NewEntry, *, raises_level: bool = False) -> Position:

@@ -15,13 +15,13 @@ from typing import NamedTuple, Protocol
 from tinymq.access.gate import StreamGuard
 from tinymq.base.config import Limits
 from tinymq.base.errors import Closed, InvalidRequest, TinymqError
+from tinymq.broker.delayed.bounds import Due
 from tinymq.broker.partition.admission import admit, cost_of, declare, is_heavy
 from tinymq.broker.partition.partition import Acks, Produced
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.quotas import UNLIMITED, Share
 from tinymq.broker.serve.slices import Slice
 from tinymq.format.batch import CheckedBatch, Declared
-from tinymq.format.feature_level import DELAYS_LEVEL, check
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.common.broker_state import Serving
@@ -169,8 +169,6 @@ class ProduceStream:
         partition = broker.find(topic_id, batch.partition)
         if checked is None:
             checked = admit(payload, batch.payload_crc, broker.limits, declared)
-        if batch.WhichOneof("due") is not None:
-            check("a delayed batch", DELAYS_LEVEL, partition.group.feature_level)
         acks = _ACKS.get(batch.acks)
         if acks is None:
             raise InvalidRequest(f"acks {batch.acks} is not known", hint="quorum 0, leader 1, none 2")
@@ -186,8 +184,8 @@ class ProduceStream:
             self._inflight_bytes += size
         try:
             done = partial(self._done, taken)
-            crc, message_id = batch.payload_crc, batch.message_id
-            partition.produce(checked, payload, crc, acks, timeout_s, done, message_id=message_id)
+            crc, message_id, due = batch.payload_crc, batch.message_id, _due(batch)
+            partition.produce(checked, payload, crc, acks, timeout_s, done, message_id=message_id, due=due)
         except TinymqError:
             if acks is not Acks.NONE:
                 self._answered(size)
@@ -211,6 +209,8 @@ class ProduceStream:
                 append_time_us=outcome.append_time_us,
                 leader_epoch=outcome.leader_epoch,
                 duplicate=outcome.duplicate,
+                schedule_id=outcome.schedule_id,
+                deliver_at_us=outcome.deliver_at_us,
             )
         self._results.append(_throttled(result, taken.throttled_s))
         self._ready.set()
@@ -238,6 +238,13 @@ class ProduceStream:
             else:
                 self._ready.clear()
                 await self._ready.wait()
+
+
+def _due(batch: pb.ProduceBatch) -> Due | None:
+    """When the batch is due; None: it is not delayed."""
+    if batch.HasField("delay_us"):
+        return Due(delay_us=batch.delay_us)
+    return Due(deliver_at_us=max(batch.deliver_at_us, 1)) if batch.HasField("deliver_at_us") else None
 
 
 def _throttled(result: pb.ProduceResult, wait_s: float) -> pb.ProduceResult:

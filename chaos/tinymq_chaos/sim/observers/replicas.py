@@ -14,7 +14,8 @@ from typing import Any
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import GroupId
 from tinymq.format.batch import parse_batch_header
-from tinymq.format.entry import Entry, Kind
+from tinymq.format.delayed import unpack_staged
+from tinymq.format.entry import ENTRY_VERSION, Entry, Kind
 from tinymq.log import LogConfig
 from tinymq.log.broker_files.durability_marks import load_marks
 from tinymq.log.broker_files.vote_store import NO_HARD_STATE, load_votes
@@ -55,8 +56,9 @@ class Watcher:
 
     def applied(self, group: GroupId, entry: Entry) -> None:
         """A replica applies an entry."""
-        if entry.header.kind == Kind.DATA and not self._seen.is_deleted(group):
-            batch = parse_batch_header(entry.batch)
+        data = _numbered(entry)
+        if data is not None and not self._seen.is_deleted(group):
+            batch = parse_batch_header(data)
             if batch.producer_id:
                 self._world.ledger.numbered(
                     self._seen.log_of(group), entry.index, batch.producer_id, batch.producer_epoch,
@@ -214,6 +216,14 @@ def _entry_of(log: Log, index: int) -> Entry | None:
         return None
     finally:
         reader._window, reader._window_cuts = window
+
+
+def _numbered(entry: Entry) -> bytes | None:
+    """The batch of an entry that uses up its producer's numbers. A delayed batch does so where it is stored first."""
+    if entry.header.kind == Kind.STAGED:
+        head, batch = unpack_staged(entry.payload)
+        return None if head.schedule_id else batch
+    return entry.payload if (entry.header.kind, entry.header.version) == (Kind.DATA, ENTRY_VERSION) else None
 
 
 def _listed_by_both(applied: Membership, newest: Membership) -> dict[int, Identity]:

@@ -75,7 +75,7 @@ def check_message_id(message_id: bytes, records: int, window_ms: int | None) -> 
 class FirstRecord(NamedTuple):
     """The first record of a message id."""
 
-    offset: int
+    place: int  # tinymq/broker/state/delayed.py
     append_time_us: int
     entry_index: int  # index of the record's entry while that is not applied; 0: it is applied
 
@@ -98,7 +98,7 @@ class UncommittedIds:
         if position is not None:
             return FirstRecord(position.base_offset, position.append_time_us, position.index)
         found = applied.find(message_id, since_us)
-        return None if found is None else FirstRecord(found.offset, found.append_us, 0)
+        return None if found is None else FirstRecord(found.place, found.append_us, 0)
 
     def appended(self, message_id: bytes, position: Position) -> None:
         """Note that the record of this id is appended at `position`."""
@@ -117,13 +117,13 @@ class UncommittedIds:
         self._in_order.clear()
 
 
-def skip_duplicate(header: BatchHeader, offset: int) -> pb.Command:
+def skip_duplicate(header: BatchHeader, place: int) -> pb.Command:
     """The command in the place of a duplicate of an idempotent producer: it uses up the batch's sequence number."""
     return pb.Command(
         skip_duplicate=pb.SkipDuplicate(
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             first_sequence=header.first_sequence,
-            offset=offset,
+            offset=place,
         )
     )

@@ -12,7 +12,7 @@ from tests.fakes.batches import checked, payload
 from tinymq.base.config import Limits
 from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest, OutcomeUnknown
 from tinymq.base.topic_config import TopicConfig, make
-from tinymq.broker.partition.message_ids import COPY_WINDOW_MS, CopyId, stored_id
+from tinymq.broker.duplicates.message_ids import COPY_WINDOW_MS, CopyId, stored_id
 from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.state import message_ids
 from tinymq.broker.state.state import PartitionState

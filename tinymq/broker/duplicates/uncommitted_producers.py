@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from tinymq.base.types import Position
 from tinymq.broker.state.producers import Producer, Producers, RememberedBatch, extend
 from tinymq.format.batch import BatchHeader, read_producer_id
-from tinymq.format.entry import Entry
 
 
 @dataclass(slots=True)
@@ -48,11 +47,11 @@ class UncommittedProducers:
             ahead.producer, ahead.last_index = producer, position.index
             ahead.uncommitted.append(batch)
 
-    def skipped(self, header: BatchHeader, before: Producer | None, position: Position, offset: int) -> None:
-        """Note the command at `position` that skips a batch: its record is stored at `offset` already."""
-        place = Position(position.index, position.term, offset, position.append_time_us)
+    def skipped(self, header: BatchHeader, before: Producer | None, position: Position, place: int) -> None:
+        """Note the command at `position` that skips a batch: its record is stored already, at `place`."""
+        at = Position(position.index, position.term, place, position.append_time_us)
         self._skipped[position.index] = header.producer_id
-        self.appended(header, before, place)
+        self.appended(header, before, at)
 
     def index_of(self, producer_id: int, remembered: RememberedBatch) -> int:
         """The index of this very batch if it is not applied yet, otherwise 0."""
@@ -62,9 +61,9 @@ class UncommittedProducers:
                 return index
         return 0
 
-    def settle(self, entry: Entry) -> None:
-        """Forget a batch that is applied."""
-        self._settle(read_producer_id(entry.batch), entry.index)
+    def settle(self, batch: bytes | memoryview, index: int) -> None:
+        """Forget a batch that is applied, with the entry at `index`."""
+        self._settle(read_producer_id(batch), index)
 
     def settle_skipped(self, index: int) -> None:
         """Forget the duplicate that the command at `index` has skipped, because that command is applied."""

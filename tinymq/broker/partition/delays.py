@@ -1,0 +1,217 @@
+"""The delayed batches of one replica of a partition: what its leader stages, publishes, cancels and copies.
+
+The rules are elsewhere: `UncommittedDelays` says what may be appended, `DelayedBatches` what is applied. Every decision
+here is made in the same turn of the loop as its append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from tinymq.base.config import Limits
+from tinymq.base.errors import NotReady, TinymqError
+from tinymq.base.topic_config import TopicConfig
+from tinymq.base.types import Position
+from tinymq.broker.delayed.bounds import DelayedTotals, Due, check_delayed, check_due, check_waiting
+from tinymq.broker.delayed.copying import SegmentBounds, due_copies
+from tinymq.broker.delayed.due_times import DueTimes
+from tinymq.broker.delayed.staged_reads import StagedBatch, read_staged
+from tinymq.broker.delayed.uncommitted_delays import UncommittedDelays, Waiting
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.group_port import RaftGroup
+from tinymq.broker.partition.pending_acks import Acks, PendingAcks, Produced
+from tinymq.broker.partition.publisher import Publisher
+from tinymq.broker.state.delayed import DelayedBatch, schedule_id_at
+from tinymq.broker.state.state import PartitionState
+from tinymq.format.batch import CheckedBatch
+from tinymq.format.delayed import (
+    PUBLISHED_VERSION,
+    StagedHead,
+    pack_discarded,
+    pack_published,
+    pack_staged,
+)
+from tinymq.format.entry import Entry, Kind, NewEntry
+from tinymq.format.feature_level import DELAYS_LEVEL, check
+
+logger = structlog.get_logger("tinymq.broker")
+
+Canceled = Callable[[bool | TinymqError], None]
+"""Called once, on the loop: True if the batch is dropped, False if it has ended before. Must not raise."""
+
+
+class Delays:
+    """One object per replica. Applied state is in the partition's state; all else here is the leader's own."""
+
+    def __init__(
+        self,
+        name: str,
+        state: PartitionState,
+        pending_acks: PendingAcks,
+        deadlines: Deadlines,
+        *,
+        group: Callable[[], RaftGroup],
+        propose: Callable[[NewEntry], Position],
+        limits: Limits,
+        totals: DelayedTotals,
+    ) -> None:
+        """`propose` appends an entry, and notes the room that its records take. It raises as `RaftGroup.propose`."""
+        self.uncommitted = UncommittedDelays()
+        self.late_us: Callable[[int], None] = lambda late_us: None  # told how late each published batch was
+        self._state = state
+        self._group = group
+        self._propose = propose
+        self._pending_acks = pending_acks
+        self._limits = limits
+        self._totals = totals
+        self._counted = (0, 0)  # what `totals` have of this replica: (batches, bytes)
+        self._publisher = Publisher(name, deadlines, self)
+        self._name = name
+        self._copying: asyncio.Task[None] | None = None
+
+    @property
+    def waiting_now(self) -> Waiting:
+        """What waits once everything is applied that this leader has appended."""
+        return self.uncommitted.waiting(self._state.delayed)
+
+    # ---- staging
+
+    def check(self, due: Due, config: TopicConfig, acks: Acks, size: int) -> None:
+        """Raises UnsupportedVersion, InvalidRequest, BatchTooLarge, NotReady for a batch that cannot be delayed now."""
+        check("a delayed batch", DELAYS_LEVEL, self._group().feature_level)
+        check_delayed(config, size, quorum=acks is Acks.QUORUM)
+        check_due(due, self._group().append_time_now_us())
+        if self._state.retention_index.time_is_unknown:
+            # The append clock will jump when this leader learns the time, and the batch would be early.
+            raise NotReady(f"{self._name}: the leader does not know the time yet", hint="try again shortly")
+
+    def staged_entry(self, batch: CheckedBatch, payload: bytes, due: Due) -> NewEntry:
+        """The entry that stores a delayed batch. Raises QuotaExceeded if too many wait."""
+        check_waiting(self._limits, self.waiting_now, self._totals, len(payload))
+        head = StagedHead(0, due.deliver_at_us, due.delay_us, 0, batch.max_timestamp_us)
+        return NewEntry(Kind.STAGED, pack_staged(head, payload))
+
+    def appended(self, position: Position, batch: CheckedBatch, size: int) -> None:
+        """Note that a batch is staged at `position`."""
+        self.uncommitted.staged(position.index, batch.header.record_count, size)
+
+    def place_of(self, place: int, append_time_us: int, due: Due | None, *, duplicate: bool) -> Produced:
+        """The answer to a batch at a place: an offset, or the schedule id of a delayed batch."""
+        term, schedule_id = self._group().term, schedule_id_at(place)
+        if not schedule_id:
+            return Produced(place, append_time_us, term, duplicate)
+        waiting = self._state.delayed.get(schedule_id)
+        deliver_at_us = 0 if due is None else due.at_us(append_time_us)
+        if waiting is not None:
+            deliver_at_us = waiting.deliver_at_us
+        return Produced(0, append_time_us, term, duplicate, schedule_id, deliver_at_us)
+
+    # ---- cancelling
+
+    def cancel(self, schedule_id: int, timeout_s: float, done: Canceled) -> None:
+        """Drop a delayed batch. Calls `done` once that is committed, or once it is certain that it has ended before.
+
+        The caller has proven that this replica leads. Raises NotLeader, UnsupportedVersion, and then nothing is done.
+        `done` gets OutcomeUnknown if the leadership is lost, or the time is up, before the commit.
+        """
+        check("a delayed batch", DELAYS_LEVEL, self._group().feature_level)
+        batch, index = self.uncommitted.open(self._state.delayed, schedule_id), self.uncommitted.end_index(schedule_id)
+        if batch is not None:
+            index = self._propose(NewEntry(Kind.DISCARD, pack_discarded([schedule_id]))).index
+            self.uncommitted.ended(index, [batch], published=False)
+        if index is None:
+            done(False)
+            return
+        canceled = not self.uncommitted.publishes(schedule_id)
+
+        def answer(outcome: Produced | TinymqError) -> None:
+            done(outcome if isinstance(outcome, TinymqError) else canceled)
+
+        # The entry that ends the batch may still be lost with this leader, so nobody is told before it is applied.
+        self._pending_acks.add(index, Produced(0, 0, self._group().term, False), timeout_s, answer)
+
+    # ---- publishing: the publisher's side
+
+    def now_us(self) -> int:
+        return self._group().append_time_now_us()
+
+    def waiting(self, schedule_ids: Sequence[int]) -> list[DelayedBatch]:
+        found = [self.uncommitted.open(self._state.delayed, schedule_id) for schedule_id in schedule_ids]
+        return [batch for batch in found if batch is not None]
+
+    async def read(self, batches: Sequence[DelayedBatch]) -> dict[int, StagedBatch]:
+        return await read_staged(self._group().log.reader, batches)
+
+    def publish(self, batch: DelayedBatch, staged: StagedBatch) -> None:
+        if self.uncommitted.open(self._state.delayed, batch.schedule_id) is None:
+            return  # it was canceled while its payload was read
+        payload = pack_published([batch.schedule_id], staged.batch)
+        data = NewEntry(
+            Kind.DATA, payload, batch.records, staged.head.max_timestamp_us, version=PUBLISHED_VERSION
+        )  # fmt: skip
+        position = self._propose(data)
+        self.uncommitted.ended(position.index, [batch], published=True)
+        self.late_us(position.append_time_us - batch.deliver_at_us)
+
+    # ---- copying, so that old segments can go
+
+    def copy(self, pinned: Sequence[SegmentBounds]) -> None:
+        """Begin to copy what keeps segments that retention has reached."""
+        if self._copying is None and (copies := due_copies(pinned, self._state.delayed, self.uncommitted)):
+            self._copying = asyncio.get_running_loop().create_task(self._copy(copies))
+
+    async def _copy(self, copies: Sequence[DelayedBatch]) -> None:
+        try:
+            staged = await self.read(copies)
+            for batch in copies:
+                self._copy_one(batch, staged[batch.schedule_id])
+                await asyncio.sleep(0)
+        except TinymqError as error:  # the next check of retention tries again
+            logger.info("copying_failed", partition=self._name, error=error.code, reason=error.message)
+        finally:
+            self._copying = None
+
+    def _copy_one(self, batch: DelayedBatch, staged: StagedBatch) -> None:
+        if self.uncommitted.movable(self._state.delayed, batch.schedule_id) is None:
+            return  # it has ended, or was copied, meanwhile
+        head = StagedHead(
+            batch.schedule_id, batch.deliver_at_us, 0, batch.staged_at_us, staged.head.max_timestamp_us
+        )  # fmt: skip
+        position = self._propose(NewEntry(Kind.STAGED, pack_staged(head, staged.batch)))
+        self.uncommitted.carried(position.index, batch.schedule_id)
+
+    # ---- the log
+
+    def applied(self, entry: Entry, *, leading: bool) -> None:
+        """An entry is applied."""
+        if entry.header.kind == Kind.STAGED or entry.header.kind == Kind.DISCARD or entry.header.version != 1:
+            self.count()
+        if leading:
+            self.uncommitted.settle(entry.index)
+            if entry.header.kind == Kind.STAGED and (batch := self._state.delayed.get(entry.index)) is not None:
+                self._publisher.staged(batch)
+            elif entry.header.kind == Kind.NOOP:
+                self._publisher.look()  # the append clock may have jumped
+
+    def count(self) -> None:
+        """Tell the broker's totals what waits in this replica."""
+        batches, size = len(self._state.delayed), self._state.delayed.bytes
+        self._totals.change(batches - self._counted[0], size - self._counted[1])
+        self._counted = batches, size
+
+    def forget(self) -> None:
+        """Take this replica out of the broker's totals: it is closed."""
+        self._totals.change(-self._counted[0], -self._counted[1])
+        self._counted = 0, 0
+
+    def lead(self) -> None:
+        with suppress(TinymqError):  # a leadership that has ended already
+            self._publisher.lead(DueTimes(self._state.delayed, self.now_us()))
+
+    def follow(self) -> None:
+        self.uncommitted.clear()
+        self._publisher.follow()
