@@ -30,8 +30,8 @@ from tinymq.raft.roles.candidacy import Candidacy
 from tinymq.raft.rules import log_matching
 from tinymq.raft.rules.messages import Append, AppendAck, to_wire
 from tinymq.raft.state import pysyncobj_seams
-from tinymq.raft.state.outbox import Action, Outbox
 from tinymq.raft.state.pysyncobj_state import PySyncObjState
+from tinymq.raft.state.vote_barrier import Action, Outbox
 
 # ---- 2: acknowledged entries are not truncated and not resent ----------------------------------------------
 

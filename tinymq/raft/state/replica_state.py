@@ -29,8 +29,8 @@ from tinymq.raft.rules.messages import Message, RequestVote, Vote
 from tinymq.raft.state import pysyncobj_seams
 from tinymq.raft.state.env import ReplicaEnv
 from tinymq.raft.state.journal import GroupJournal
-from tinymq.raft.state.outbox import Outbox
 from tinymq.raft.state.pysyncobj_state import PySyncObjState
+from tinymq.raft.state.vote_barrier import Outbox
 
 
 class ReplicaState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.raft.harness import Cluster, simulate
-from tinymq.raft.state.outbox import Outbox
+from tinymq.raft.state.vote_barrier import Outbox
 
 
 class Disk:
