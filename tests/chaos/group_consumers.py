@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tests.broker.values import commits, opens
 from tinymq.base.errors import DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.broker.coordinator.coordinator import Coordinator
-from tinymq.broker.coordinator.rules import Heard
-from tinymq.broker.members.group_members import Member, Place
+from tinymq.broker.coordinator.rules import MemberHeartbeat
+from tinymq.broker.members.group_members import Member, PartitionId
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.member_state import Grant
 from tinymq.client.group.membership import MemberId, Membership
@@ -129,11 +129,11 @@ class Calls:
         self.cut_until_s = 0.0  # until then the member reaches no other broker
 
     async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float) -> pb.HeartbeatReply:
-        beat = Heard(
+        beat = MemberHeartbeat(
             request.member,
             Member(request.session, request.client_id, request.static),
             request.number,
-            {Place(each.topic_id, each.partition): each.epoch for each in request.owned},
+            {PartitionId(each.topic_id, each.partition): each.epoch for each in request.owned},
             request.taken,
             request.fenced_at,
             request.joined,

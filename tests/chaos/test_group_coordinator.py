@@ -9,8 +9,8 @@ import pytest
 from tests.chaos.group_lives import NAME, TOPIC, Life, World
 from tinymq.base.errors import DeadlineExceeded, NotLeader
 from tinymq.broker.coordinator.coordinator import Assignment
-from tinymq.broker.coordinator.rules import Heard
-from tinymq.broker.members.group_members import Member, Place
+from tinymq.broker.coordinator.rules import MemberHeartbeat
+from tinymq.broker.members.group_members import Member, PartitionId
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 
 SESSIONS = {name: name.encode() * 16 for name in "abc"}
@@ -29,8 +29,10 @@ def story(tell: Callable[[World], Awaitable[None]]) -> None:
     run_virtually(main)
 
 
-async def beat(world: World, broker: int, name: str, owned: Mapping[Place, int], number: int, taken: int = 0) -> None:
-    heard = Heard(name, Member(SESSIONS[name]), number, owned, taken)
+async def beat(
+    world: World, broker: int, name: str, owned: Mapping[PartitionId, int], number: int, taken: int = 0
+) -> None:
+    heard = MemberHeartbeat(name, Member(SESSIONS[name]), number, owned, taken)
     await world.coordinators[broker].heartbeat(NAME, 7, heard)
 
 
@@ -87,7 +89,7 @@ def test_a_member_that_is_heard_while_its_end_is_decided_stays() -> None:
         known = world.coordinators[1].sessions(replica, NAME)
         async with known.deciding:
             await world.clock.sleep(3.3)  # its time is over, and the coordinator waits to end it
-            heard = Heard("a", Member(SESSIONS["a"]), 2, {}, 0)
+            heard = MemberHeartbeat("a", Member(SESSIONS["a"]), 2, {}, 0)
             known.hear(heard, replica.groups[group.name], world.clock.monotonic())
         await world.clock.sleep(0.3)
         assert "a" in replica.groups[NAME].members
@@ -101,6 +103,6 @@ def test_partitions_are_listed_by_their_topic() -> None:
         await world.clock.sleep(0.5)
         found = await assignment(world, 1, "a")
         assert found is not None
-        assert sorted(found.owned) == [Place(TOPIC, number) for number in range(4)]
+        assert sorted(found.owned) == [PartitionId(TOPIC, number) for number in range(4)]
 
     story(tell)

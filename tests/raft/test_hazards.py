@@ -31,7 +31,7 @@ from tinymq.raft.rules import log_matching
 from tinymq.raft.rules.messages import Append, AppendAck, to_wire
 from tinymq.raft.state import pysyncobj_seams
 from tinymq.raft.state.pysyncobj_state import PySyncObjState
-from tinymq.raft.state.vote_barrier import Action, Outbox
+from tinymq.raft.state.vote_barrier import Action, VoteBarrier
 
 # ---- 2: acknowledged entries are not truncated and not resent ----------------------------------------------
 
@@ -266,11 +266,11 @@ def test_7_a_candidate_counts_itself_after_its_sync() -> None:
 
 
 def test_mutant_7_a_candidate_counts_itself_before_its_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    def post(self: Outbox, action: Action, kind: Hashable = None) -> None:
+    def post(self: VoteBarrier, action: Action, kind: Hashable = None) -> None:
         return action() if kind == "our own vote" else real(self, action, kind)
 
-    real = Outbox.post
-    monkeypatch.setattr(Outbox, "post", post)
+    real = VoteBarrier.post
+    monkeypatch.setattr(VoteBarrier, "post", post)
     fails(a_candidate_counts_itself_after_its_sync, nodes=1)
 
 

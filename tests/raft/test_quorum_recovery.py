@@ -12,7 +12,7 @@ from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
 from tinymq.raft import Role
 from tinymq.raft.rules.membership import Replica
-from tinymq.raft.rules.quorum_loss import NOBODY, Healthy, QuorumLost, Unrecoverable, Verdict, judge
+from tinymq.raft.rules.quorum_loss import NOBODY, Healthy, QuorumLost, RecoveryVerdict, Unrecoverable, judge
 
 WRITES = [b"%d" % i for i in range(5)]
 
@@ -21,7 +21,7 @@ def members(cluster: Cluster) -> list[int]:
     return [r.broker_id for r in cluster.running[0].group().membership.replicas]
 
 
-def verdict(cluster: Cluster) -> Verdict:
+def verdict(cluster: Cluster) -> RecoveryVerdict:
     return judge([b.group().report() for b in cluster.running], members(cluster))
 
 

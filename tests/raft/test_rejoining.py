@@ -328,7 +328,7 @@ def test_a_vote_does_not_go_to_the_candidates_replacement() -> None:
 
 def test_mutant_a_vote_goes_to_the_candidates_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     def post(self: ReplicaState, peer: int, message: Message) -> None:
-        self.outbox.post(lambda: self.env.send(peer, message))
+        self.vote_barrier.post(lambda: self.env.send(peer, message))
 
     monkeypatch.setattr(ReplicaState, "post", post)
     fails(a_vote_for_who_is_there_no_more)

@@ -186,7 +186,7 @@ def what_was_acknowledged_is_still_there(patch: pytest.MonkeyPatch) -> None:
 
 def whoever_is_there_now_is_told(patch: pytest.MonkeyPatch) -> None:
     def post(self: ReplicaState, peer: int, message: Message) -> None:
-        self.outbox.post(lambda: self.env.send(peer, message))
+        self.vote_barrier.post(lambda: self.env.send(peer, message))
 
     patch.setattr(ReplicaState, "post", post)
 

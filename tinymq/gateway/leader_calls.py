@@ -24,7 +24,7 @@ from tinymq.client.cluster.leader_calls import at_leader, topic_with
 from tinymq.client.common.config import ClientConfig
 from tinymq.client.net.ports import Link
 from tinymq.gateway.call import NOTHING_DONE, RECEIVES, Call
-from tinymq.gateway.links import LinkPool, OwnLink, PeerConnector, PeerLink
+from tinymq.gateway.links import CallerLink, LinkPool, OwnLink, PeerConnector
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.methods import method_named
 from tinymq.registry.state.values import QueueRecord
@@ -216,7 +216,7 @@ class _OtherLink(OwnLink):
 
     def __init__(
         self,
-        link: PeerLink,
+        link: CallerLink,
         metadata: Callable[[pb.MetadataRequest], Awaitable[pb.MetadataReply]],
         serving: Serving,
     ) -> None:

@@ -22,7 +22,7 @@ LINKS_MAX = 8  # to one broker
 ADDRESSES_MAX = 64  # with links at one time; beyond this, addresses without a call lose their links
 
 
-class PeerLink(Link, Protocol):
+class CallerLink(Link, Protocol):
     """A link that carries a caller's metadata."""
 
     async def call(
@@ -33,7 +33,7 @@ class PeerLink(Link, Protocol):
 class PeerConnector(Protocol):
     """Makes links to other brokers (tinymq.client.net.grpc_transport.GrpcConnector). Does not connect yet."""
 
-    def link(self, address: str) -> PeerLink: ...
+    def link(self, address: str) -> CallerLink: ...
 
 
 class OwnLink:
@@ -65,7 +65,7 @@ class OwnLink:
 
 @dataclass(slots=True)
 class _Pooled:
-    link: PeerLink
+    link: CallerLink
     calls: int = 0  # under way
 
 

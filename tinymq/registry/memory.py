@@ -44,7 +44,7 @@ class MemoryRegistry(BaseRegistry):
         if self._state.brokers.get(broker.broker_id) != broker:
             self._apply(self._registration(broker))
         if self._timer is None:
-            self._look_at_leases()
+            self._check_leases()
         return self._timing.registration_lease_s
 
     async def refresh(self, timeout_s: float) -> int:
@@ -58,8 +58,8 @@ class MemoryRegistry(BaseRegistry):
         self._advanced(effects)
         return reply
 
-    def _look_at_leases(self) -> None:
+    def _check_leases(self) -> None:
         for broker in self._leases.expired(self._state.brokers, self._clock.monotonic()):
             expired = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
             self._apply(self._stamp(pb.Command(unregister_broker=expired)))
-        self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._look_at_leases)
+        self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._check_leases)

@@ -23,7 +23,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, PortInUse, TinymqError
 from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2
-from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Handshake, State
+from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Handshake, HandshakeState
 from tinymq.raft.net.transport import Channel, Invitation, LocalIdentity, out_bytes_max
 from tinymq.simulation.link_conditions import NetworkConditions
 from tinymq.simulation.memory_transport import MemoryTransport
@@ -387,7 +387,7 @@ def _shake(dialer: Handshake, acceptor: Handshake, rejected: Callable[[TinymqErr
             rejected(error)
             return _told(dialer, acceptor.farewell)
         turn = 1 - turn
-    assert dialer.state is acceptor.state is (State.WELCOMED if dialer.joining else State.OPEN)
+    assert dialer.state is acceptor.state is (HandshakeState.WELCOMED if dialer.joining else HandshakeState.OPEN)
     return None
 
 

@@ -46,7 +46,7 @@ async def cursors(context: Context) -> None:
         for channel in CHANNELS
         for n in range(CONSUMERS)
     ]
-    await asyncio.gather(lone(context, sender, client), _look(context, client, name, key), *consumers)
+    await asyncio.gather(lone(context, sender, client), _observe(context, client, name, key), *consumers)
     await _look_once(context, client, f"{context.name} end", name, key)
     await drain(context, client, name, key, "leader")
 
@@ -94,7 +94,7 @@ async def _leave(queue: Any) -> None:
         await queue.leave()
 
 
-async def _look(context: Context, client: AsyncClient, topic: str, key: str) -> None:
+async def _observe(context: Context, client: AsyncClient, topic: str, key: str) -> None:
     process = f"{context.name} looks"
     while not context.stop.is_set():
         await _look_once(context, client, process, topic, key)

@@ -8,10 +8,10 @@ import pytest
 
 from tinymq.base.errors import CorruptData
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica, pack_change
-from tinymq.broker.members.group_members import Change, Member, Members, Owned, Place
+from tinymq.broker.members.group_members import Change, Member, Members, Owned, PartitionId
 from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 
-PLACE, OTHER = Place(b"t" * 16, 3), Place(b"u" * 16, 0)
+PLACE, OTHER = PartitionId(b"t" * 16, 3), PartitionId(b"u" * 16, 0)
 EPOCH = (7 << 32) + 1
 JOINED = Change(
     members={"a": Member(b"s" * 16, "client", static=True, replaced=(b"r" * 16,), rack="r1")},

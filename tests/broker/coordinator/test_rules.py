@@ -10,25 +10,27 @@ import pytest
 from tinymq.base.errors import Fenced, QuotaExceeded
 from tinymq.broker.coordinator import rules
 from tinymq.broker.coordinator.assignors import balanced, by_range
-from tinymq.broker.coordinator.rules import Heard
+from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.coordinator.sessions import MEMBERS_MAX, GroupSessions
-from tinymq.broker.members.group_members import Change, Member, Members, Place, changed
+from tinymq.broker.members.group_members import Change, Member, Members, PartitionId, changed
 
-PLACES = [Place(b"t" * 16, n) for n in range(4)]
+PLACES = [PartitionId(b"t" * 16, n) for n in range(4)]
 A, B = Member(b"a" * 16), Member(b"b" * 16)
 
 
 def beats(
     name: str = "a",
-    owned: dict[Place, int] | None = None,
+    owned: dict[PartitionId, int] | None = None,
     taken: int = 0,
     *,
     session: bytes = b"",
     static: bool = False,
     number: int = 1,
     **more: Any,
-) -> Heard:
-    return Heard(name, Member(session or name.encode() * 16, static=static), number, owned or {}, taken, **more)
+) -> MemberHeartbeat:
+    return MemberHeartbeat(
+        name, Member(session or name.encode() * 16, static=static), number, owned or {}, taken, **more
+    )
 
 
 def after(state: Members, *changes: Change) -> Members:
@@ -169,7 +171,7 @@ def test_silence_ends_a_session_and_an_instance_id_has_longer() -> None:
 def test_balanced_is_even_and_moves_no_more_than_it_must(seed: int) -> None:
     rng = random.Random(seed)
     members = [f"m{n}" for n in range(rng.randrange(1, 6))]
-    places = [Place(bytes([t]) * 16, n) for t in range(3) for n in range(rng.randrange(0, 7))]
+    places = [PartitionId(bytes([t]) * 16, n) for t in range(3) for n in range(rng.randrange(0, 7))]
     present = {place: rng.choice([*members, "gone"]) for place in places if rng.random() < 0.8}
     target = balanced(members, places, present)
     counts = [list(target.values()).count(member) for member in members]
@@ -179,9 +181,9 @@ def test_balanced_is_even_and_moves_no_more_than_it_must(seed: int) -> None:
 
 
 def test_range_gives_equal_numbers_of_topics_to_one_member() -> None:
-    places = [Place(topic * 16, n) for topic in (b"t", b"u") for n in range(3)]
+    places = [PartitionId(topic * 16, n) for topic in (b"t", b"u") for n in range(3)]
     target = by_range(["a", "b"], places, {})
-    assert all(target[Place(b"t" * 16, n)] == target[Place(b"u" * 16, n)] for n in range(3))
+    assert all(target[PartitionId(b"t" * 16, n)] == target[PartitionId(b"u" * 16, n)] for n in range(3))
     assert sorted(target.values()) == ["a", "a", "a", "a", "b", "b"]
 
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from tinymq.broker.members.group_members import Place
+from tinymq.broker.members.group_members import PartitionId
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions import rules
 from tinymq.broker.transactions.rules import DECIDED_MAX, PARTITIONS_MAX, End, Refusal, Standing
 from tinymq.broker.transactions.transactional_id import EPOCH_MAX, Phase, TransactionalId
 
-A, B = Place(b"a" * 16, 0), Place(b"b" * 16, 0)
+A, B = PartitionId(b"a" * 16, 0), PartitionId(b"b" * 16, 0)
 
 
-def begun(state: TransactionalId, *places: Place) -> tuple[TransactionalId, TransactionId]:
+def begun(state: TransactionalId, *places: PartitionId) -> tuple[TransactionalId, TransactionId]:
     state = done(rules.begin(state, state.epoch, 100, 60))
     transaction = TransactionId(state.producer_id, state.epoch, state.number)
     return done(rules.add(state, transaction, places)), transaction
@@ -67,11 +67,11 @@ def test_a_repeated_commit_is_answered_by_the_newest_outcome_also_when_all_is_ov
         ({A: 2, B: 1}, {A: 1, B: 1}),
         ({A: 1}, {A: 1, B: 1}),
         ({A: 1, B: 1}, {A: 1}),
-        ({A: 1, B: 1, Place(b"c", 0): 1}, {}),
+        ({A: 1, B: 1, PartitionId(b"c", 0): 1}, {}),
     ],
 )
 def test_what_is_not_whole_in_each_partition_is_aborted(
-    state: TransactionalId, expected: dict[Place, int], held: dict[Place, int]
+    state: TransactionalId, expected: dict[PartitionId, int], held: dict[PartitionId, int]
 ) -> None:
     open_, transaction = begun(state, A, B)
     decided = done(rules.commit(open_, transaction, expected, held))
@@ -115,7 +115,7 @@ def test_an_open_transaction_ends_with_its_time(state: TransactionalId) -> None:
 
 def test_partitions_and_unconfirmed_transactions_are_bounded(state: TransactionalId) -> None:
     open_, transaction = begun(state)
-    many = [Place(b"a", number) for number in range(PARTITIONS_MAX + 1)]
+    many = [PartitionId(b"a", number) for number in range(PARTITIONS_MAX + 1)]
     assert rules.add(open_, transaction, many) is Refusal.TOO_MANY
     for _ in range(DECIDED_MAX):
         state, transaction = begun(state, A)

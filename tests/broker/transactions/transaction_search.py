@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.broker.transactions.transaction_world import Decision, Scope, State, World, applied, visible
-from tinymq.broker.members.group_members import Place
+from tinymq.broker.members.group_members import PartitionId
 from tinymq.broker.state.staged import StagedBatch
 from tinymq.broker.transactions.transactional_id import Phase
 
@@ -39,7 +39,7 @@ def anomaly(state: State) -> str:
         for transaction, phase in owner.told:
             if transaction not in decided or decided[transaction].phase is not phase:
                 return f"an owner was told {phase.value}, which was not decided"
-    seen: set[tuple[Place, StagedBatch]] = set()
+    seen: set[tuple[PartitionId, StagedBatch]] = set()
     for place, part in state.parts:
         batches = visible(part.log)
         if len(set(batches)) != len(batches):

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
-from tinymq.broker.members.group_members import Place
+from tinymq.broker.members.group_members import PartitionId
 from tinymq.broker.state.staged import StagedBatch, StagedEntry, StagedTransactions, TransactionId
 from tinymq.broker.transactions import rules
 from tinymq.broker.transactions.rules import Refusal, Standing
 from tinymq.broker.transactions.staging import EndStep, Question, Staging, Step
 from tinymq.broker.transactions.transactional_id import Phase, TransactionalId
 
-A, B = Place(b"a" * 16, 0), Place(b"b" * 16, 0)
+A, B = PartitionId(b"a" * 16, 0), PartitionId(b"b" * 16, 0)
 NAMES = {A: "A", B: "B"}
 TIMEOUT_US = 60
 
@@ -37,7 +37,9 @@ class Flaw(Enum):
 class Scope:
     """How much may happen in one world."""
 
-    batches: Mapping[int, Mapping[Place, Sequence[int]]]  # by transaction of the first owner: the writers of batches
+    batches: Mapping[
+        int, Mapping[PartitionId, Sequence[int]]
+    ]  # by transaction of the first owner: the writers of batches
     deliveries: int = 2  # of each batch
     ends: int = 1  # deliveries of each end; the coordinator sends it again until it is confirmed
     rollbacks: bool = False  # an owner may roll back at any moment
@@ -54,7 +56,7 @@ class Message(NamedTuple):
     """What is on its way to a partition, and how often it may still arrive."""
 
     kind: str  # "stage", "answer", "end", "decided"
-    place: Place
+    place: PartitionId
     transaction: TransactionId
     detail: Any  # the batch; (question, open); whether to publish
 
@@ -94,14 +96,14 @@ class Decision(NamedTuple):
 
     transaction: TransactionId
     phase: Phase
-    batches: frozenset[tuple[Place, StagedBatch]] = frozenset()  # all that its owner wrote, if it was committed
+    batches: frozenset[tuple[PartitionId, StagedBatch]] = frozenset()  # all that its owner wrote, if it was committed
 
 
 class State(NamedTuple):
     """One state of the world."""
 
     coordinator: TransactionalId | None
-    parts: tuple[tuple[Place, Part], ...]
+    parts: tuple[tuple[PartitionId, Part], ...]
     owners: tuple[Owner, ...]
     net: frozenset[tuple[Message, int]]
     decided: tuple[Decision, ...]
@@ -154,14 +156,14 @@ class World:
 
     # ---- owners
 
-    def plan(self, owner: Owner) -> Mapping[Place, Sequence[int]] | None:
+    def plan(self, owner: Owner) -> Mapping[PartitionId, Sequence[int]] | None:
         """The partitions of the owner's next transaction, and the writer of each batch; None: it has no other."""
         if owner.number:
             return {A: [0]} if not owner.done else None
         return self.scope.batches.get(owner.done + 1)
 
-    def _batches(self, owner: Owner) -> list[tuple[Place, StagedBatch]]:
-        plan, numbers, found = self.plan(owner) or {}, dict[tuple[Place, int], int](), []
+    def _batches(self, owner: Owner) -> list[tuple[PartitionId, StagedBatch]]:
+        plan, numbers, found = self.plan(owner) or {}, dict[tuple[PartitionId, int], int](), []
         assert owner.transaction is not None
         for place, writers in plan.items():
             for writer in writers:
@@ -207,7 +209,7 @@ class World:
         transaction, logs = owner.transaction, {place: part.log for place, part in state.parts}
         whole = all(Entry(transaction, batch) in logs[place] for place, batch in self._batches(owner))
         if whole or self.scope.hasty:
-            expected: dict[Place, int] = {}
+            expected: dict[PartitionId, int] = {}
             for place, _ in self._batches(owner):
                 expected[place] = expected.get(place, 0) + 1
             held = {place: self._staging(part)[0].held(transaction) for place, part in state.parts}
@@ -265,7 +267,7 @@ class World:
             yield from self._end(state, message, part, called)
 
     def _judge(
-        self, state: State, place: Place, part: Part, batches: Sequence[StagedBatch], serial: int = -1,
+        self, state: State, place: PartitionId, part: Part, batches: Sequence[StagedBatch], serial: int = -1,
         is_open: bool = False,
     ) -> State:  # fmt: skip
         """Have the leader decide about batches, with the answer to a question if `serial` names one that counts."""
@@ -286,7 +288,7 @@ class World:
             part = part._replace(asked=_kept(part, staging, questions))
         return self._with_part(state, place, part)
 
-    def _ask(self, state: State, place: Place, part: Part, transaction: TransactionId) -> tuple[Part, State]:
+    def _ask(self, state: State, place: PartitionId, part: Part, transaction: TransactionId) -> tuple[Part, State]:
         serial = part.serial + 1
         others = tuple(each for each in part.asked if each[0] != transaction)
         part = part._replace(asked=tuple(sorted((*others, (transaction, serial)))), serial=serial)
@@ -330,7 +332,7 @@ class World:
         if self.scope.flaw is Flaw.DEPOSED_COORDINATORS_ANSWER and not state.deposed:
             yield "a coordinator is deposed", state._replace(deposed=(known,))
 
-    def _partition(self, state: State, place: Place, part: Part) -> Iterator[tuple[str, State]]:
+    def _partition(self, state: State, place: PartitionId, part: Part) -> Iterator[tuple[str, State]]:
         name = NAMES[place]
         if part.tail:
             entry, *rest = part.tail
@@ -355,7 +357,7 @@ class World:
                 if answer in (Standing.PUBLISH, Standing.DISCARD) and message not in dict(state.net):
                     yield f"{name} asks about {transaction.number}: {answer.value}", self._send(state, message)
 
-    def _confirm(self, state: State, place: Place, transaction: TransactionId) -> State:
+    def _confirm(self, state: State, place: PartitionId, transaction: TransactionId) -> State:
         if state.coordinator is None or state.coordinator.producer_id != transaction.producer_id:
             return state
         return self._move(state, rules.confirm(state.coordinator, transaction, place))
@@ -391,7 +393,7 @@ class World:
         return state._replace(owners=tuple(owner if each.number == owner.number else each for each in state.owners))
 
     @staticmethod
-    def _with_part(state: State, place: Place, part: Part) -> State:
+    def _with_part(state: State, place: PartitionId, part: Part) -> State:
         return state._replace(parts=tuple((p, part if p == place else old) for p, old in state.parts))
 
 

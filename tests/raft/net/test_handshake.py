@@ -21,7 +21,7 @@ from tinymq.base.errors import (
 from tinymq.base.types import PeerAddress
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import peer_pb2
-from tinymq.raft.net.handshake import ANYBODY, Credentials, Handshake, State, refusal
+from tinymq.raft.net.handshake import ANYBODY, Credentials, Handshake, HandshakeState, refusal
 from tinymq.raft.net.transport import Channel, Invitation, PeerIdentity
 
 ONE = Credentials(1, b"1" * 16, b"cluster", 11, b"the secret")
@@ -53,10 +53,10 @@ def test_both_ends_open_and_know_each_other() -> None:
     dialer, acceptor = dial(), accept()
     hello = acceptor.receive(message(dialer.first_message))
     proof = dialer.receive(message(hello))
-    assert dialer.state is State.OPEN
-    assert acceptor.state is State.AWAIT_PROOF
+    assert dialer.state is HandshakeState.OPEN
+    assert acceptor.state is HandshakeState.AWAIT_PROOF
     assert acceptor.receive(message(proof)) is None
-    assert acceptor.state is State.OPEN
+    assert acceptor.state is HandshakeState.OPEN
     assert dialer.peer == PeerIdentity(2, b"2" * 16, 22, KNOWN_LEVEL)
     assert acceptor.peer == PeerIdentity(1, b"1" * 16, 11, KNOWN_LEVEL)
     assert acceptor.channel is Channel.BULK
@@ -82,11 +82,11 @@ def test_the_acceptor_refuses_and_says_why(
     one, two = dial(dialer), accept(acceptor)
     with pytest.raises(error) as raised:
         two.receive(message(one.first_message))
-    assert two.state is State.FAILED
+    assert two.state is HandshakeState.FAILED
     with pytest.raises(error, match="the peer refuses") as invitation:
         one.receive(message(two.farewell))
     assert raised.value.message in invitation.value.message
-    assert one.state is State.FAILED
+    assert one.state is HandshakeState.FAILED
 
 
 NOBODY = replace(ONE, cluster_id=b"")
@@ -109,9 +109,9 @@ def invites(acceptor: Credentials = TWO) -> Handshake:
 def test_a_broker_without_a_cluster_learns_the_cluster() -> None:
     dialer, acceptor = dial(NOBODY), invites()
     message = welcome(dialer, acceptor)
-    assert dialer.state is State.AWAIT_WELCOME
+    assert dialer.state is HandshakeState.AWAIT_WELCOME
     assert dialer.receive(message) is None
-    assert dialer.state is acceptor.state is State.WELCOMED
+    assert dialer.state is acceptor.state is HandshakeState.WELCOMED
     assert dialer.invitation == Invitation(b"cluster", FIRST + b"1" * 16)
     assert isinstance(acceptor.silence(), Closed)
     with pytest.raises(InvalidFrame):
@@ -204,7 +204,7 @@ def test_an_acceptor_may_refuse_to_tell() -> None:
         welcome(dialer, acceptor)
     with pytest.raises(WrongBroker, match="the peer refuses: 1 is no member"):
         dialer.receive(message(acceptor.farewell))
-    assert acceptor.state is dialer.state is State.FAILED
+    assert acceptor.state is dialer.state is HandshakeState.FAILED
 
 
 def test_brokers_without_a_cluster_share_no_cluster() -> None:
@@ -295,7 +295,7 @@ def test_a_recorded_handshake_opens_nothing() -> None:
     again.receive(first)
     with pytest.raises(WrongSecret):
         again.receive(proof)
-    assert again.state is State.FAILED
+    assert again.state is HandshakeState.FAILED
     assert again.farewell is not None
     other_dialer = Handshake.dial(ONE, 2, Channel.BULK, b"d" * 32)
     with pytest.raises(WrongSecret):
@@ -337,7 +337,7 @@ def test_garbage_is_refused(make: Callable[[], Handshake], garbage: bytes) -> No
     shake = make()
     with pytest.raises((InvalidFrame, UnsupportedVersion)):  # an empty Hello names no version
         shake.receive(garbage)
-    assert shake.state is State.FAILED
+    assert shake.state is HandshakeState.FAILED
 
 
 def test_garbage_instead_of_a_proof() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.raft.harness import Cluster, simulate
-from tinymq.raft.state.vote_barrier import Outbox
+from tinymq.raft.state.vote_barrier import VoteBarrier
 
 
 class Disk:
@@ -21,13 +21,13 @@ def note(done: list[str], what: str) -> Callable[[], None]:
 
 def test_a_message_without_an_unsynced_vote_leaves_at_once() -> None:
     done: list[str] = []
-    Outbox(Disk()).post(note(done, "a"))
+    VoteBarrier(Disk()).post(note(done, "a"))
     assert done == ["a"]
 
 
 def test_waiting_messages_leave_in_order_after_the_sync() -> None:
     disk, done = Disk(), []
-    box = Outbox(disk)
+    box = VoteBarrier(disk)
     disk.durable = False
     for what in "abc":
         box.post(note(done, what))
@@ -41,7 +41,7 @@ def test_waiting_messages_leave_in_order_after_the_sync() -> None:
 
 def test_an_action_that_needs_another_sync_ends_the_flush() -> None:
     disk, done = Disk(), []
-    box = Outbox(disk)
+    box = VoteBarrier(disk)
     disk.durable = False
 
     def votes_again() -> None:
@@ -61,7 +61,7 @@ def test_an_action_that_needs_another_sync_ends_the_flush() -> None:
 
 def test_a_failed_replica_sends_no_message() -> None:
     disk, done = Disk(), []
-    box = Outbox(disk)
+    box = VoteBarrier(disk)
     disk.durable = False
     box.post(note(done, "a"))
     box.clear()
@@ -72,7 +72,7 @@ def test_a_failed_replica_sends_no_message() -> None:
 
 def test_the_newest_message_of_a_kind_replaces_the_waiting_ones() -> None:
     disk, done = Disk(), []
-    box = Outbox(disk)
+    box = VoteBarrier(disk)
     disk.durable = False
     for turn in range(100):
         box.post(note(done, f"a{turn}"), "a")
@@ -100,7 +100,7 @@ def test_a_disk_that_hangs_for_a_minute_makes_no_queue() -> None:
         most = 0
         for _ in range(60):
             await cluster.run_for(1.0)
-            most = max([most, *(len(broker.group().replica.state.outbox) for broker in (one, other))])
+            most = max([most, *(len(broker.group().replica.state.vote_barrier) for broker in (one, other))])
         assert 0 < most <= 7, "two kinds of requests, two of replies, and its messages to itself"
         for disk in hung:
             disk.hung = None

@@ -6,13 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from tinymq.base.group_config import Assignor
-from tinymq.broker.members.group_members import Place
+from tinymq.broker.members.group_members import PartitionId
 
-Assign = Callable[[Sequence[str], Sequence[Place], Mapping[Place, str]], dict[Place, str]]
+Assign = Callable[[Sequence[str], Sequence[PartitionId], Mapping[PartitionId, str]], dict[PartitionId, str]]
 """(members, partitions, present owners) → the owner of every partition; {} without members."""
 
 
-def balanced(members: Sequence[str], places: Sequence[Place], present: Mapping[Place, str]) -> dict[Place, str]:
+def balanced(
+    members: Sequence[str], places: Sequence[PartitionId], present: Mapping[PartitionId, str]
+) -> dict[PartitionId, str]:
     """Spread the partitions of all topics evenly: the counts of two members differ by one at most.
 
     A member keeps its present partitions, up to its share.
@@ -20,7 +22,7 @@ def balanced(members: Sequence[str], places: Sequence[Place], present: Mapping[P
     if not members:
         return {}
     least, extra = divmod(len(places), len(members))
-    kept: dict[str, list[Place]] = {member: [] for member in sorted(members)}
+    kept: dict[str, list[PartitionId]] = {member: [] for member in sorted(members)}
     for place in sorted(places):
         if present.get(place) in kept:
             kept[present[place]].append(place)
@@ -36,7 +38,9 @@ def balanced(members: Sequence[str], places: Sequence[Place], present: Mapping[P
     return target
 
 
-def by_range(members: Sequence[str], places: Sequence[Place], present: Mapping[Place, str]) -> dict[Place, str]:
+def by_range(
+    members: Sequence[str], places: Sequence[PartitionId], present: Mapping[PartitionId, str]
+) -> dict[PartitionId, str]:
     """Give each member a range of neighbouring partitions of every topic.
 
     Partitions with the same number in topics of the same size therefore have the same owner.
@@ -44,10 +48,10 @@ def by_range(members: Sequence[str], places: Sequence[Place], present: Mapping[P
     if not members:
         return {}
     ordered = sorted(members)
-    topics: dict[bytes, list[Place]] = defaultdict(list)
+    topics: dict[bytes, list[PartitionId]] = defaultdict(list)
     for place in sorted(places):
         topics[place.topic_id].append(place)
-    target: dict[Place, str] = {}
+    target: dict[PartitionId, str] = {}
     for some in topics.values():
         least, extra = divmod(len(some), len(ordered))
         first = 0
@@ -63,7 +67,9 @@ def among(assign: Assign, members_max: int | None) -> Assign:
     if members_max is None:
         return assign
 
-    def limited(members: Sequence[str], places: Sequence[Place], present: Mapping[Place, str]) -> dict[Place, str]:
+    def limited(
+        members: Sequence[str], places: Sequence[PartitionId], present: Mapping[PartitionId, str]
+    ) -> dict[PartitionId, str]:
         owners = set(present.values())
         active = sorted(members, key=lambda member: (member not in owners, member))[:members_max]
         return assign(sorted(active), places, present)

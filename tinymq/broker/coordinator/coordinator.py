@@ -21,12 +21,12 @@ from tinymq.base.group_config import GroupKind
 from tinymq.base.meter import Meter
 from tinymq.broker.coordinator import rules
 from tinymq.broker.coordinator.assignors import ASSIGNORS, among
-from tinymq.broker.coordinator.rules import Heard
+from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.coordinator.sessions import GroupSessions
 from tinymq.broker.groups.definition import RECORD_KIND, Group, GroupPhase
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC, Groups
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
-from tinymq.broker.members.group_members import Change, Members, Owned, Place
+from tinymq.broker.members.group_members import Change, Members, Owned, PartitionId
 from tinymq.registry.service import RegistryService
 
 TICK_S = 0.1
@@ -38,7 +38,7 @@ logger = structlog.get_logger("tinymq.broker")
 class Assignment(NamedTuple):
     """The partitions that a member owns now."""
 
-    owned: Mapping[Place, Owned]
+    owned: Mapping[PartitionId, Owned]
     digest: int
     term: int  # of the coordinator's leadership
 
@@ -58,7 +58,7 @@ class Coordinator:
         self._meter = meter
         self._since: dict[str, float] = {}  # monotonic seconds at which a replica here began to lead, by replica name
         self._known: dict[str, GroupSessions] = {}  # by group name; only groups whose partition this broker leads
-        self._looking: dict[str, asyncio.Task[None]] = {}  # the check under way, by replica name
+        self._advancing: dict[str, asyncio.Task[None]] = {}  # the check under way, by replica name
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
@@ -68,7 +68,7 @@ class Coordinator:
         return self._task
 
     async def stop(self) -> None:
-        tasks = [*self._looking.values(), *([self._task] if self._task is not None else [])]
+        tasks = [*self._advancing.values(), *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -91,7 +91,7 @@ class Coordinator:
 
     # ---- what members ask -------------------------------------------------------------------------------------
 
-    async def heartbeat(self, name: str, group_id: int, beat: Heard) -> tuple[list[Place], int]:
+    async def heartbeat(self, name: str, group_id: int, beat: MemberHeartbeat) -> tuple[list[PartitionId], int]:
         """Take a member's heartbeat, which lists the partitions that the member reads.
 
         Returns the listed partitions that the member does not own (any more), and the coordinator's term. Raises
@@ -211,28 +211,30 @@ class Coordinator:
             await self._clock.sleep(TICK_S)
             for replica in list(self._replicas().values()):
                 # One task per replica: a replica that cannot commit now must not hold up the others.
-                if replica.leading and replica.name not in self._looking:
-                    task = asyncio.get_running_loop().create_task(self._look_at_all(replica))
-                    self._looking[replica.name] = task
-                    task.add_done_callback(partial(self._looked, replica.name))
+                if replica.leading and replica.name not in self._advancing:
+                    task = asyncio.get_running_loop().create_task(self._advance_all(replica))
+                    self._advancing[replica.name] = task
+                    task.add_done_callback(partial(self._advance_ended, replica.name))
 
-    def _looked(self, name: str, task: asyncio.Task[None]) -> None:
-        del self._looking[name]
+    def _advance_ended(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._advancing[name]
         if not task.cancelled() and (error := task.exception()) is not None:
-            # The next tick looks again.
-            asyncio.get_running_loop().call_exception_handler({"message": f"{name}: a look failed", "exception": error})
+            # The next tick checks again.
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"{name}: a check failed", "exception": error}
+            )
 
-    async def _look_at_all(self, replica: CoordinatorReplica) -> None:
+    async def _advance_all(self, replica: CoordinatorReplica) -> None:
         for name in list(replica.groups):
             if not replica.leading:
                 return
             try:
-                await self._look(replica, name)
+                await self._advance(replica, name)
             except TinymqError as error:
                 self.sessions(replica, name).due = True
                 logger.info("group_waits", group=name, error=error.code, reason=str(error))
 
-    async def _look(self, replica: CoordinatorReplica, name: str) -> None:
+    async def _advance(self, replica: CoordinatorReplica, name: str) -> None:
         """End silent sessions, free partitions that their owners did not let go in time, and advance the assignment."""
         group, state = self._groups.known.get(name), replica.groups.get(name)
         if state is None:
@@ -270,7 +272,7 @@ class Coordinator:
             await replica.commit(name, state, Change(), remove=True)
             self._known.pop(name, None)
 
-    async def _places(self, group: Group, state: Members) -> Sequence[Place]:
+    async def _places(self, group: Group, state: Members) -> Sequence[PartitionId]:
         """The partitions that the group reads. Only the registry's leader can say that a partition was deleted."""
         places = self._known_places(group)
         if state.owned.keys() - set(places):
@@ -278,9 +280,9 @@ class Coordinator:
             places = self._known_places(group)
         return places
 
-    def _known_places(self, group: Group) -> list[Place]:
+    def _known_places(self, group: Group) -> list[PartitionId]:
         topics: list[Any] = [topic for topic in self._registry.get_all_topics() if group.reads(topic.name)]
-        return [Place(topic.topic_id, queue.partition) for topic in topics for queue in topic.queues]
+        return [PartitionId(topic.topic_id, queue.partition) for topic in topics for queue in topic.queues]
 
 
 async def confirm(replica: CoordinatorReplica) -> None:
@@ -304,7 +306,7 @@ def coordinator_of(group: str, partitions: int) -> int:
     return zlib.crc32(group.encode()) % partitions
 
 
-def digest_of(owned: Mapping[Place, Owned]) -> int:
+def digest_of(owned: Mapping[PartitionId, Owned]) -> int:
     """A checksum of an assignment, never 0. Two different assignments have the same one with a chance of 1 in 2^32."""
     lines = [
         f"{place.topic_id.hex()} {place.partition} {at.epoch} {at.revoking}" for place, at in sorted(owned.items())

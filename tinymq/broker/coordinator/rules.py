@@ -12,34 +12,34 @@ from dataclasses import dataclass, replace
 
 from tinymq.base.errors import Fenced
 from tinymq.broker.coordinator.assignors import Assign
-from tinymq.broker.members.group_members import COUNTER_BITS, Change, Member, Members, Owned, Place
+from tinymq.broker.members.group_members import COUNTER_BITS, Change, Member, Members, Owned, PartitionId
 
 REPLACED_MAX = 4  # remembered earlier sessions of one instance id
 CLAIMED_MAX = 1 << (COUNTER_BITS - 1)  # bounds a counter that a member names; the coordinator's own may go twice as far
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class MemberHeartbeat:
     """One heartbeat of a member."""
 
     name: str
     member: Member
     number: int
-    owned: Mapping[Place, int]  # epochs
+    owned: Mapping[PartitionId, int]  # epochs
     taken: int = 0  # the newest epoch among the assignments that the member has taken or dropped
     fenced_at: int = 0  # an epoch above its own that the member found in a cursor; 0: none
     joined: bool = False  # whether a heartbeat of this session was answered before
     leave: bool = False
 
 
-def heard(state: Members, beat: Heard) -> Change:
+def heard(state: Members, beat: MemberHeartbeat) -> Change:
     """The change that follows from a member's heartbeat.
 
     Raises Fenced if a later session has taken over the instance id.
     """
     present = state.members.get(beat.name)
     counter = seen_epoch(state, beat)
-    owned: dict[Place, Owned | None] = {}
+    owned: dict[PartitionId, Owned | None] = {}
     member = beat.member
     if present is not None and present.session != member.session:
         check_not_replaced(present, beat)
@@ -58,7 +58,7 @@ def heard(state: Members, beat: Heard) -> Change:
     )
 
 
-def released(state: Members, beat: Heard) -> list[Place]:
+def released(state: Members, beat: MemberHeartbeat) -> list[PartitionId]:
     """The member's partitions that its heartbeat does not list any more.
 
     The member may have sent the heartbeat before it received its newest partitions. Partitions whose epoch is above
@@ -68,7 +68,7 @@ def released(state: Members, beat: Heard) -> list[Place]:
     return [place for place, at in mine if beat.owned.get(place) != at.epoch and at.epoch <= beat.taken]
 
 
-def seen_epoch(state: Members, beat: Heard) -> int:
+def seen_epoch(state: Members, beat: MemberHeartbeat) -> int:
     """The counter above which the next epoch has to lie: that of the highest epoch that the state or the member knows.
 
     The member knows a higher one if the coordinator's log was lost. Epochs of another group id are ignored.
@@ -78,7 +78,7 @@ def seen_epoch(state: Members, beat: Heard) -> int:
     return max([state.counter, *(counter for counter in claimed if counter < CLAIMED_MAX)])
 
 
-def check_not_replaced(present: Member, beat: Heard) -> None:
+def check_not_replaced(present: Member, beat: MemberHeartbeat) -> None:
     """Raise Fenced if the heartbeat's session ended when the session of `present` began.
 
     The heartbeat's session is the earlier one if it was answered before (`joined`), or if `present` has replaced it.
@@ -88,7 +88,7 @@ def check_not_replaced(present: Member, beat: Heard) -> None:
         raise Fenced(f"another session has the instance id {beat.name!r}", hint=hint)
 
 
-def lost(state: Members, name: str, session: bytes, owned: Mapping[Place, int]) -> list[Place]:
+def lost(state: Members, name: str, session: bytes, owned: Mapping[PartitionId, int]) -> list[PartitionId]:
     """The partitions that a member lists although it does not own them."""
     member = state.members.get(name)
     if member is None or member.session != session:
@@ -109,7 +109,7 @@ def left(state: Members, names: Collection[str]) -> Change:
     return Change(members=gone, owned={place: None for place, at in state.owned.items() if at.member in gone})
 
 
-def freed(state: Members, asked: Mapping[Place, int]) -> Change:
+def freed(state: Members, asked: Mapping[PartitionId, int]) -> Change:
     """The change that frees partitions whose owners were asked to let go and did not in time.
 
     `asked` has the epoch under which each owner was asked. The next owner's higher epoch fences the old one.
@@ -118,13 +118,13 @@ def freed(state: Members, asked: Mapping[Place, int]) -> Change:
     return Change(owned={place: None for place, at in owned if at.revoking and asked.get(place) == at.epoch})
 
 
-def rebalanced(state: Members, places: Sequence[Place], assign: Assign) -> Change:
+def rebalanced(state: Members, places: Sequence[PartitionId], assign: Assign) -> Change:
     """The next step towards the target assignment: give out free partitions, and ask wrong owners to let go."""
     # A partition that is being taken back has no owner to keep it.
     present = {place: at.member for place, at in state.owned.items() if not at.revoking}
     target = assign(sorted(state.members), places, present)
     counter = state.counter
-    owned: dict[Place, Owned | None] = {}
+    owned: dict[PartitionId, Owned | None] = {}
     for place, member in sorted(target.items()):
         at = state.owned.get(place)
         if at is None:

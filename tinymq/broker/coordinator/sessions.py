@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tinymq.base.errors import QuotaExceeded
-from tinymq.broker.coordinator.rules import Heard
-from tinymq.broker.members.group_members import Members, Place
+from tinymq.broker.coordinator.rules import MemberHeartbeat
+from tinymq.broker.members.group_members import Members, PartitionId
 
 MEMBERS_MAX = 1000  # of one group
 
@@ -31,12 +31,12 @@ class GroupSessions:
 
     since_s: float  # monotonic time at which this broker began to lead; members in the state count as heard then
     sessions: dict[str, Session] = field(default_factory=dict)
-    asked_s: dict[Place, tuple[int, float]] = field(default_factory=dict)  # (epoch, since when)
+    asked_s: dict[PartitionId, tuple[int, float]] = field(default_factory=dict)  # (epoch, since when)
     deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
     due: bool = True  # the assignment may differ from its target: look at the group
     waiting: set[asyncio.Future[None]] = field(default_factory=set)  # calls of members that wait for a change
 
-    def hear(self, beat: Heard, state: Members, now_s: float) -> bool:
+    def hear(self, beat: MemberHeartbeat, state: Members, now_s: float) -> bool:
         """Note a heartbeat. Returns False, and ignores it, if a later one of the same session came before it.
 
         Raises QuotaExceeded if the group has no place for another member.
@@ -58,7 +58,7 @@ class GroupSessions:
 
         return silent_s
 
-    def late(self, state: Members, now_s: float, revoke_s: float) -> dict[Place, int]:
+    def late(self, state: Members, now_s: float, revoke_s: float) -> dict[PartitionId, int]:
         """The partitions, with epochs, whose owners were asked to let go `revoke_s` ago."""
         asked = {place: at.epoch for place, at in state.owned.items() if at.revoking}
         self.asked_s = {

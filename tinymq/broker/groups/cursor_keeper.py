@@ -65,10 +65,10 @@ class CursorKeeper:
 
     def start(self) -> asyncio.Task[None]:
         """Look after partitions until `stop`."""
-        self._registry.watch_records("group", self._look_at_all)
+        self._registry.watch_records("group", self._check_all)
         self._registry.watch(self._changed)
         self._task = asyncio.get_running_loop().create_task(self._run())
-        self._look_at_all()
+        self._check_all()
         return self._task
 
     async def stop(self) -> None:
@@ -87,9 +87,9 @@ class CursorKeeper:
 
     def _changed(self, effects: Sequence[Effect]) -> None:
         if any(isinstance(effect, TopicCreated | PartitionAdded | Reloaded) for effect in effects):
-            self._look_at_all()
+            self._check_all()
 
-    def _look_at_all(self) -> None:
+    def _check_all(self) -> None:
         for partition in self._replica_host.partitions.values():
             if partition.leading:
                 self._due[partition.group.id] = None
@@ -107,12 +107,12 @@ class CursorKeeper:
                 if count % SLICE == 0:
                     await asyncio.sleep(0)
                 try:
-                    await self._look(group)
+                    await self._check(group)
                 except TinymqError as error:
                     logger.info("group_cursors_wait", group=str(group), error=error.code, reason=str(error))
                     self._clock.call_later(RETRY_S, lambda: self.group_changed(group))  # noqa: B023 (called once)
 
-    async def _look(self, group: GroupId) -> None:
+    async def _check(self, group: GroupId) -> None:
         """Make the missing cursors of one partition, and drop those of deleted groups."""
         partition = self._replica_host.get(group.topic_id, group.partition)
         if partition is None or not partition.leading:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from tinymq.base.errors import CorruptData, NotLeader, OutcomeUnknown, TinymqError, VersionConflict
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, Position
-from tinymq.broker.members.group_members import Change, Member, Members, Owned, Place, changed
+from tinymq.broker.members.group_members import Change, Member, Members, Owned, PartitionId, changed
 from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.proto import group_pb2 as pb
 
@@ -194,10 +194,10 @@ def pack_change(name: str, state: Members, change: Change, *, remove: bool) -> b
 
 def _parse_change(said: pb.MembersChange) -> Change:
     members: dict[str, Member | None] = {m.name: _parse_member(m) for m in said.members}
-    owned: dict[Place, Owned | None] = {Place(o.topic_id, o.partition): _parse_owned(o) for o in said.owned}
+    owned: dict[PartitionId, Owned | None] = {PartitionId(o.topic_id, o.partition): _parse_owned(o) for o in said.owned}
     return Change(
         members=members | dict.fromkeys(said.left),
-        owned=owned | {Place(place.topic_id, place.partition): None for place in said.freed},
+        owned=owned | {PartitionId(place.topic_id, place.partition): None for place in said.freed},
         counter=said.counter,
     )
 
@@ -219,7 +219,7 @@ def _parse_members(said: pb.MembersState) -> Members:
         revision=said.revision,
         counter=said.counter,
         members={m.name: _parse_member(m) for m in said.members},
-        owned={Place(o.topic_id, o.partition): _parse_owned(o) for o in said.owned},
+        owned={PartitionId(o.topic_id, o.partition): _parse_owned(o) for o in said.owned},
     )
 
 
@@ -238,7 +238,7 @@ def _parse_member(said: pb.MemberState) -> Member:
     return Member(said.session, said.client_id, said.static, tuple(said.replaced), said.rack)
 
 
-def _pack_owned(place: Place, owned: Owned) -> pb.OwnedState:
+def _pack_owned(place: PartitionId, owned: Owned) -> pb.OwnedState:
     return pb.OwnedState(
         topic_id=place.topic_id,
         partition=place.partition,

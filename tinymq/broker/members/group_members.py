@@ -13,7 +13,7 @@ from typing import NamedTuple
 COUNTER_BITS = 32  # an epoch is the group's id << 32 | a counter
 
 
-class Place(NamedTuple):
+class PartitionId(NamedTuple):
     """A partition of a topic."""
 
     topic_id: bytes
@@ -48,14 +48,14 @@ class Members:
     revision: int = 0  # number of changes so far
     counter: int = 0  # lower 32 bits of the newest epoch; never falls within one group id
     members: Mapping[str, Member] = field(default_factory=dict)
-    owned: Mapping[Place, Owned] = field(default_factory=dict)  # a partition that is not here is free
+    owned: Mapping[PartitionId, Owned] = field(default_factory=dict)  # a partition that is not here is free
 
     @property
     def epoch(self) -> int:
         """The newest epoch."""
         return self.group_id << COUNTER_BITS | self.counter
 
-    def of(self, member: str) -> dict[Place, Owned]:
+    def of(self, member: str) -> dict[PartitionId, Owned]:
         """The partitions of one member."""
         return {place: owned for place, owned in self.owned.items() if owned.member == member}
 
@@ -65,7 +65,7 @@ class Change:
     """A step from one revision to the next. A value None in `members` or `owned` removes the entry."""
 
     members: Mapping[str, Member | None] = field(default_factory=dict)
-    owned: Mapping[Place, Owned | None] = field(default_factory=dict)
+    owned: Mapping[PartitionId, Owned | None] = field(default_factory=dict)
     counter: int = 0  # 0: no change
 
     def __bool__(self) -> bool:

@@ -157,7 +157,7 @@ class PreferredLeaders:
                 # The preferred broker is alive and has given up the leadership, so its disk probably hung.
                 self.back_off(preferred)
         if self._timer is None and not self._stopped:
-            self._look_in(LOOK_S)
+            self._check_in(LOOK_S)
 
     def back_off(self, broker_id: int) -> None:
         """Pause transfers to a broker that did not keep a leadership. The pause doubles each time."""
@@ -168,23 +168,23 @@ class PreferredLeaders:
 
     # ---- looking -------------------------------------------------------------------------------------------
 
-    def _look_in(self, seconds: float) -> None:
-        self._timer = self._clock.call_later(seconds, self._look)
+    def _check_in(self, seconds: float) -> None:
+        self._timer = self._clock.call_later(seconds, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         if self._trying is not None and self._is_under_way(*self._trying):
-            self._look_in(WATCH_S)
+            self._check_in(WATCH_S)
         elif self._trying is not None:
             self._trying = None
-            self._look_in(self._rng.uniform(*PAUSE_S))
+            self._check_in(self._rng.uniform(*PAUSE_S))
         elif (chosen := decide(self.misplaced(), self._targets(), self._clock.monotonic(), self._return_s)) is not None:
             logger.info("preferred_leader_elected", group=str(chosen.group), to=chosen.preferred)
             self._host.transfer(chosen.group, chosen.preferred, within_s=TRY_S)
             self._trying = chosen.group, chosen.preferred
-            self._look_in(WATCH_S)
+            self._check_in(WATCH_S)
         elif self._since_s:
-            self._look_in(LOOK_S)
+            self._check_in(LOOK_S)
 
     def _is_under_way(self, group_id: GroupId, to: int) -> bool:
         group = self._host.groups.get(group_id)

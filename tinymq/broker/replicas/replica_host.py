@@ -123,7 +123,7 @@ class ReplicaHost:
         """
         self._on_disk = set(on_disk) - {METADATA_GROUP}
         self._registry.watch(self._changed)
-        self._look_at_all()
+        self._check_all()
         self._task = asyncio.get_running_loop().create_task(self._run())
         return self._task
 
@@ -166,9 +166,9 @@ class ReplicaHost:
             elif isinstance(effect, PartitionDeleted):
                 self._delete_later(effect.queue.group)
             elif isinstance(effect, Reloaded):
-                self._look_at_all()
+                self._check_all()
 
-    def _look_at_all(self) -> None:
+    def _check_all(self) -> None:
         for topic in self._registry.get_all_topics():
             self._open_later(topic.queues)
             self._configure(topic)

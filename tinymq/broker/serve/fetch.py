@@ -163,7 +163,7 @@ class Fetch:
         if self._share is not None:
             self._share.enter(self)
         self._ticket = self._deadlines.add(self, self._query.wait_s)
-        self._partition.watch(self._look)
+        self._partition.watch(self._check)
 
     def cancel(self) -> None:
         """End the fetch without a call of `ready`."""
@@ -176,7 +176,7 @@ class Fetch:
 
     def read_now(self) -> FetchResult | None:
         """The answer if it needs no disk; None: call `await read()` instead."""
-        error, end = self._look_again()
+        error, end = self._check_again()
         if error is not None or self._query.offset >= end:
             return self._answer(b"", error)
         upto = self._upto(end)
@@ -188,7 +188,7 @@ class Fetch:
 
         With `sends_files`, the frames may be StoredFrames, a range of a file for the kernel to send.
         """
-        error, end = self._look_again()
+        error, end = self._check_again()
         if error is not None or self._query.offset >= end:
             return self._answer(b"", error)
         upto = self._upto(end)
@@ -207,9 +207,9 @@ class Fetch:
 
     def _gone(self) -> TinymqError | None:
         """The error if the log start has passed the offset while the disk was read."""
-        return None if self._query.offset >= self._partition.log_start else self._look_again()[0]
+        return None if self._query.offset >= self._partition.log_start else self._check_again()[0]
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if not self.done and self._is_enough():
             self._end()
 
@@ -232,7 +232,7 @@ class Fetch:
             self._bytes_wanted = partition.state.record_bytes + query.bytes_min - len(tail)
         return partition.state.record_bytes >= self._bytes_wanted
 
-    def _look_again(self) -> tuple[TinymqError | None, int]:
+    def _check_again(self) -> tuple[TinymqError | None, int]:
         """(error, high watermark) at the time of reading, which may be long after the fetch was ready."""
         partition = self._partition
         self._recovery_term = partition.state.epoch_cache.newest_term
@@ -273,7 +273,7 @@ class Fetch:
     def _stop_waiting(self) -> None:
         if self._ticket is not None:
             self._deadlines.drop(self._ticket)
-            self._partition.unwatch(self._look)
+            self._partition.unwatch(self._check)
             self._ticket = None
             if self._share is not None:
                 self._share.leave(self)

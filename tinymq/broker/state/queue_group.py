@@ -36,7 +36,7 @@ Span = tuple[int, int]
 """(start, end): the offsets from `start` up to, and not including, `end`."""
 
 
-class Place(NamedTuple):
+class EntryContext(NamedTuple):
     """The surroundings of a group at the entry whose command is applied."""
 
     position: int  # of the group's cursor; never below the log start
@@ -96,14 +96,14 @@ class Settled:
         return iter(zip(self._starts, self._ends, strict=True))
 
     def __contains__(self, offset: int) -> bool:
-        place = bisect_right(self._starts, offset) - 1
-        return place >= 0 and offset < self._ends[place]
+        run = bisect_right(self._starts, offset) - 1
+        return run >= 0 and offset < self._ends[run]
 
     def count_from(self, position: int) -> int:
         """How many offsets at or above a position are settled."""
-        place = bisect_right(self._ends, position)  # the ranges before it end at or below the position
-        count = sum(self._ends[place:]) - sum(self._starts[place:])
-        return count - max(0, position - self._starts[place]) if place < len(self._starts) else count
+        run = bisect_right(self._ends, position)  # the ranges before it end at or below the position
+        count = sum(self._ends[run:]) - sum(self._starts[run:])
+        return count - max(0, position - self._starts[run]) if run < len(self._starts) else count
 
     def add(self, start: int, end: int) -> None:
         """Add the offsets from `start` up to, and not including, `end`."""
@@ -121,11 +121,11 @@ class Settled:
 
     def pop_from(self, position: int) -> int:
         """Drop the ranges that begin at or below `position`, and return the first unsettled offset from there on."""
-        place = bisect_right(self._starts, position)
-        if place and self._ends[place - 1] > position:
-            position = self._ends[place - 1]
+        run = bisect_right(self._starts, position)
+        if run and self._ends[run - 1] > position:
+            position = self._ends[run - 1]
             # The next range cannot begin here, because touching ranges are one.
-        del self._starts[:place], self._ends[:place]
+        del self._starts[:run], self._ends[:run]
         return position
 
     def clear(self) -> None:
@@ -166,31 +166,31 @@ class QueueGroup:
         """Whether the record is neither settled nor being buried. `position` is that of the group's cursor."""
         return offset >= position and offset not in self.settled and offset not in self.burials
 
-    def ack(self, acks: Iterable[Ack], place: Place) -> tuple[int, list[Span]]:
+    def ack(self, acks: Iterable[Ack], context: EntryContext) -> tuple[int, list[Span]]:
         """Settle records. Returns the cursor's new position, and the refused ranges, whose workers get LeaseLost.
 
         An ack of a record that is already settled, or that retention has removed, succeeds without an effect.
         """
-        position, refused = place.position, []
+        position, refused = context.position, []
         for ack in acks:
             if ack.prior is not None and not self.is_settled(ack.prior, position):
                 refused.append((ack.start, ack.end))  # a later record of a key is not settled before an earlier one
                 continue
-            for start, end in self.free_of_burials(max(ack.start, position), min(ack.end, place.end), refused):
-                if not self._has_room_for_range(start, end, place) and start > position:
+            for start, end in self.free_of_burials(max(ack.start, position), min(ack.end, context.end), refused):
+                if not self._has_room_for_range(start, end, context) and start > position:
                     refused.append((start, end))
                     continue
                 self.settled.add(start, end)
                 self._forget_failures(start, end)
                 position = self.settled.pop_from(position)
-            if ack.end > place.end:
-                refused.append((max(ack.start, place.end), ack.end))
+            if ack.end > context.end:
+                refused.append((max(ack.start, context.end), ack.end))
         return position, refused
 
-    def _has_room_for_range(self, start: int, end: int, place: Place) -> bool:
+    def _has_room_for_range(self, start: int, end: int, context: EntryContext) -> bool:
         if self.settled.touches(start, end):
             return True  # the new range merges with one that is there
-        return place.has_room and len(self.settled) < RANGES_MAX
+        return context.has_room and len(self.settled) < RANGES_MAX
 
     def free_of_burials(self, start: int, end: int, refused: list[Span]) -> Iterator[Span]:
         """The parts of a range without the records that are being buried, which only their burials may settle."""
@@ -209,19 +209,19 @@ class QueueGroup:
         elif self.failures:
             self.failures = {o: f for o, f in self.failures.items() if not start <= o < end}
 
-    def charge(self, charges: Iterable[Charge], place: Place) -> list[Span]:
+    def charge(self, charges: Iterable[Charge], context: EntryContext) -> list[Span]:
         """Note failed deliveries, and return the records for which there is no room. A charge names its delivery, so a
         repeated charge counts once."""
         refused: list[Span] = []
         for charge in charges:
             offset = charge.offset
-            if not self._is_open(offset, place):
+            if not self._is_open(offset, context):
                 continue
             known = self.failures.get(offset)
-            if known is None and not self._has_room_for_failure(place):
+            if known is None and not self._has_room_for_failure(context):
                 refused.append((offset, offset + 1))
             elif charge.delivery > (known or _NONE).deliveries:
-                not_before_us = min(place.now_us + charge.delay_ms * 1000, _TIME_MAX)
+                not_before_us = min(context.now_us + charge.delay_ms * 1000, _TIME_MAX)
                 self.failures[offset] = Failure(charge.delivery, (known or _NONE).returns, not_before_us)
         return refused
 
@@ -235,25 +235,27 @@ class QueueGroup:
     def open_session(self, session: bytes) -> None:
         self.sessions[session] = None
 
-    def end_session(self, session: bytes, charges: Iterable[Charge], returned: Iterable[int], place: Place) -> None:
+    def end_session(
+        self, session: bytes, charges: Iterable[Charge], returned: Iterable[int], context: EntryContext
+    ) -> None:
         """End a session: charge its started records, and count a return for its unstarted ones. Does nothing if the
         session has ended before."""
         if session not in self.sessions:
             return
         del self.sessions[session]
-        self.charge(charges, place)
+        self.charge(charges, context)
         for offset in returned:
             known = self.failures.get(offset)
-            if self._is_open(offset, place) and (known is not None or self._has_room_for_failure(place)):
+            if self._is_open(offset, context) and (known is not None or self._has_room_for_failure(context)):
                 known = known or _NONE
                 self.failures[offset] = known._replace(returns=known.returns + 1)
 
-    def _is_open(self, offset: int, place: Place) -> bool:
+    def _is_open(self, offset: int, context: EntryContext) -> bool:
         """Whether a delivery of this record may still fail: it exists, is not settled, and is not being buried."""
-        return offset < place.end and self.is_open(offset, place.position)
+        return offset < context.end and self.is_open(offset, context.position)
 
-    def _has_room_for_failure(self, place: Place) -> bool:
-        return place.has_room and len(self.failures) < FAILURES_MAX
+    def _has_room_for_failure(self, context: EntryContext) -> bool:
+        return context.has_room and len(self.failures) < FAILURES_MAX
 
     def bury(self, offset: int, burial: Burial, position: int) -> bool:
         """Begin a burial, or redirect the burial with the same id. Returns False, and changes nothing, if the record is
@@ -265,8 +267,8 @@ class QueueGroup:
             if (known.topic_id, known.partition) != (burial.topic_id, burial.partition):
                 # The topic of dead letters was deleted and made again. The copy keeps its id and its headers. A repeat
                 # with the same destination keeps the first `end`: a copy may already lie between that and the new one.
-                place = known._replace(topic_id=burial.topic_id, partition=burial.partition, end=burial.end)
-                self.burials[offset] = place
+                moved = known._replace(topic_id=burial.topic_id, partition=burial.partition, end=burial.end)
+                self.burials[offset] = moved
             return True
         if self.is_settled(offset, position):
             return False

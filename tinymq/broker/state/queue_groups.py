@@ -27,8 +27,8 @@ from tinymq.broker.state.queue_group import (
     Ack,
     Burial,
     Charge,
+    EntryContext,
     Failure,
-    Place,
     QueueGroup,
     Span,
 )
@@ -88,9 +88,9 @@ class QueueGroups:
             check_identity(cursor, queue.group, CursorKind.QUEUE, queue.group_id)
             group = self._groups[queue.group]
             has_room = self.state_bytes < STATE_BYTES_MAX
-            place = Place(max(cursor.position, bounds.log_start), bounds.end, bounds.now_us, has_room)
+            context = EntryContext(max(cursor.position, bounds.log_start), bounds.end, bounds.now_us, has_room)
             current = (queue.history, queue.generation) == (history, group.generation)
-            position, refused = _RULES[name](group, command, place, current)
+            position, refused = _RULES[name](group, command, context, current)
         except TinymqError as error:
             return CommandOutcome(error, log_start=bounds.log_start, high_watermark=bounds.end), None
         outcome = CommandOutcome(
@@ -142,42 +142,48 @@ class QueueGroups:
 # ---- the rules: each returns the cursor's new position, and the records that were refused -----------------------
 
 
-def _settle(group: QueueGroup, command: pb.SettleRecords, place: Place, current: bool) -> tuple[int, list[Span]]:
+def _settle(
+    group: QueueGroup, command: pb.SettleRecords, context: EntryContext, current: bool
+) -> tuple[int, list[Span]]:
     check_current(current)
     acks = [Ack(start, end) for start, end in _items(_SPAN, command.acked)]
     acks += [Ack(offset, offset + 1, prior) for offset, prior in sorted(_items(_SPAN, command.acked_in_order))]
     charges = _charges(command.failed)
     if not all(ack.start < ack.end for ack in acks):
         raise InvalidRequest("an empty range of acks")
-    position, refused = group.ack(acks, place)
-    return position, refused + group.charge(charges, place._replace(position=position))
+    position, refused = group.ack(acks, context)
+    return position, refused + group.charge(charges, context._replace(position=position))
 
 
 def _open_session(
-    group: QueueGroup, command: pb.OpenQueueSession, place: Place, current: bool
+    group: QueueGroup, command: pb.OpenQueueSession, context: EntryContext, current: bool
 ) -> tuple[int, list[Span]]:
     if len(command.session) != SESSION_BYTES:
         raise InvalidRequest(f"a session has an id of {SESSION_BYTES} bytes, not {len(command.session)}")
-    if command.session not in group.sessions and (len(group.sessions) >= SESSIONS_MAX or not place.has_room):
+    if command.session not in group.sessions and (len(group.sessions) >= SESSIONS_MAX or not context.has_room):
         raise QuotaExceeded(f"a queue group has at most {SESSIONS_MAX} workers at a partition")
     group.open_session(command.session)
-    return place.position, []
+    return context.position, []
 
 
-def _end_session(group: QueueGroup, command: pb.EndQueueSession, place: Place, current: bool) -> tuple[int, list[Span]]:
+def _end_session(
+    group: QueueGroup, command: pb.EndQueueSession, context: EntryContext, current: bool
+) -> tuple[int, list[Span]]:
     charges, returned = _charges(command.failed), [offset for (offset,) in _items(_OFFSET, command.returned)]
     # The session ends in any case. Its charges and returns count only if no seek or loss came since its grants.
-    group.end_session(command.session, charges if current else (), returned if current else (), place)
-    return place.position, []
+    group.end_session(command.session, charges if current else (), returned if current else (), context)
+    return context.position, []
 
 
-def _raise_mark(group: QueueGroup, command: pb.RaiseGrantMark, place: Place, current: bool) -> tuple[int, list[Span]]:
+def _raise_mark(
+    group: QueueGroup, command: pb.RaiseGrantMark, context: EntryContext, current: bool
+) -> tuple[int, list[Span]]:
     check_current(current)
     group.granted_below = max(group.granted_below, command.granted_below)
-    return place.position, []
+    return context.position, []
 
 
-def _bury(group: QueueGroup, command: pb.BuryRecord, place: Place, current: bool) -> tuple[int, list[Span]]:
+def _bury(group: QueueGroup, command: pb.BuryRecord, context: EntryContext, current: bool) -> tuple[int, list[Span]]:
     known = group.burials.get(command.offset)
     if known is None or known.message_id != command.message_id:
         check_current(current)  # not for a burial that is under way, which goes on after a seek
@@ -185,7 +191,7 @@ def _bury(group: QueueGroup, command: pb.BuryRecord, place: Place, current: bool
         raise QuotaExceeded(f"{BURIALS_MAX} records are being buried already", retry_after_ms=1000)
     if len(command.message_id) != MESSAGE_ID_BYTES or len(command.topic_id) != MESSAGE_ID_BYTES:
         raise InvalidRequest("a burial has a message id and a topic id of 16 bytes")
-    if len(command.headers) > BURIAL_BYTES_MAX or command.offset >= place.end:
+    if len(command.headers) > BURIAL_BYTES_MAX or command.offset >= context.end:
         raise InvalidRequest("a burial of a record that is not there, or with too many headers")
     burial = Burial(
         message_id=command.message_id,
@@ -195,15 +201,17 @@ def _bury(group: QueueGroup, command: pb.BuryRecord, place: Place, current: bool
         end=command.end,
         headers=command.headers,
     )
-    done = group.bury(command.offset, burial, place.position)
-    return place.position, [] if done else [(command.offset, command.offset + 1)]
+    done = group.bury(command.offset, burial, context.position)
+    return context.position, [] if done else [(command.offset, command.offset + 1)]
 
 
-def _end_burial(group: QueueGroup, command: pb.EndBurial, place: Place, current: bool) -> tuple[int, list[Span]]:
-    return group.buried(command.message_id, place.position), []
+def _end_burial(
+    group: QueueGroup, command: pb.EndBurial, context: EntryContext, current: bool
+) -> tuple[int, list[Span]]:
+    return group.buried(command.message_id, context.position), []
 
 
-_RULES: dict[str, Callable[[QueueGroup, Any, Place, bool], tuple[int, list[Span]]]] = {
+_RULES: dict[str, Callable[[QueueGroup, Any, EntryContext, bool], tuple[int, list[Span]]]] = {
     "settle": _settle,
     "open_session": _open_session,
     "end_session": _end_session,

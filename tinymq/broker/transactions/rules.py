@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
-from tinymq.broker.members.group_members import Place
+from tinymq.broker.members.group_members import PartitionId
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.transactional_id import EPOCH_MAX, Outcome, Phase, Transaction, TransactionalId
 
@@ -42,7 +42,7 @@ class Standing(Enum):
 class End(NamedTuple):
     """The end of a transaction, which a partition's leader has to append."""
 
-    place: Place
+    place: PartitionId
     transaction: TransactionId
     publish: bool
 
@@ -75,7 +75,9 @@ def begin(state: TransactionalId, epoch: int, now_us: int, timeout_us: int) -> T
     return replace(aborted, number=number, used_us=now_us, transactions={**aborted.transactions, number: begun})
 
 
-def add(state: TransactionalId, transaction: TransactionId, places: Collection[Place]) -> TransactionalId | Refusal:
+def add(
+    state: TransactionalId, transaction: TransactionId, places: Collection[PartitionId]
+) -> TransactionalId | Refusal:
     """Add partitions to an open transaction, before anything is staged in them."""
     found = _open(state, transaction)
     if isinstance(found, Refusal):
@@ -87,7 +89,10 @@ def add(state: TransactionalId, transaction: TransactionId, places: Collection[P
 
 
 def commit(
-    state: TransactionalId, transaction: TransactionId, expected: Mapping[Place, int], held: Mapping[Place, int]
+    state: TransactionalId,
+    transaction: TransactionId,
+    expected: Mapping[PartitionId, int],
+    held: Mapping[PartitionId, int],
 ) -> TransactionalId | Refusal:
     """Commit a transaction if every partition has all its staged entries; otherwise abort it.
 
@@ -125,7 +130,7 @@ def time_out(state: TransactionalId, now_us: int) -> TransactionalId:
 # ---- what partitions ask and confirm -------------------------------------------------------------------------
 
 
-def standing(state: TransactionalId | None, transaction: TransactionId, place: Place) -> Standing:
+def standing(state: TransactionalId | None, transaction: TransactionId, place: PartitionId) -> Standing:
     """Answer a partition. A transaction that is not remembered was aborted, or has already ended in that partition."""
     found = None if state is None else _find(state, transaction)
     if state is None or found is None or place not in found.unconfirmed:
@@ -148,14 +153,14 @@ def ends(state: TransactionalId) -> list[End]:
     ]
 
 
-def is_next(state: TransactionalId, transaction: Transaction, place: Place) -> bool:
+def is_next(state: TransactionalId, transaction: Transaction, place: PartitionId) -> bool:
     """Whether the partition has confirmed all earlier transactions of the producer, whose records come first."""
     return not any(
         each.number < transaction.number and place in each.unconfirmed for each in state.transactions.values()
     )
 
 
-def confirm(state: TransactionalId, transaction: TransactionId, place: Place) -> TransactionalId:
+def confirm(state: TransactionalId, transaction: TransactionId, place: PartitionId) -> TransactionalId:
     """Note that a partition has applied the decision. The transaction is over when all its partitions have."""
     found = _find(state, transaction)
     if found is None or found.phase is Phase.OPEN:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tinymq.broker.members.group_members import Place
+from tinymq.broker.members.group_members import PartitionId
 from tinymq.broker.state.staged import TransactionId
 
 EPOCH_MAX = (1 << 31) - 1  # above it, the transactional id gets another producer id
@@ -32,7 +32,7 @@ class Transaction:
     epoch: int  # of the owner that began the transaction
     until_us: int  # append time at which the transaction is aborted if it is still open
     phase: Phase = Phase.OPEN
-    unconfirmed: frozenset[Place] = frozenset()  # open: all its partitions; decided: those without a confirmation
+    unconfirmed: frozenset[PartitionId] = frozenset()  # open: all its partitions; decided: those without a confirmation
 
 
 @dataclass(frozen=True, slots=True)

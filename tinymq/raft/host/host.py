@@ -352,7 +352,7 @@ class Host:
 
     def _on_votes_durable(self) -> None:
         for group in self._groups.values():
-            if group.replica.state.outbox:
+            if group.replica.state.vote_barrier:
                 self._replicas.guarded(group, group.replica.durable)
 
     def _on_votes_failed(self, error: TinymqError) -> None:

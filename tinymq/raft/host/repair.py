@@ -33,7 +33,7 @@ _GROUP_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class RepairGrant:
     """The broker that may quarantine its replica's log, and the replica as CONFIG listed it then."""
 
     broker_id: int
@@ -71,7 +71,7 @@ class Repairs:
         self._requests = requests
         self._groups = groups
         self._tries: dict[GroupId, int] = {}  # by group: repairs since its replica was listed last
-        self._grants: dict[GroupId, Grant] = {}
+        self._grants: dict[GroupId, RepairGrant] = {}
         requests.serve(METHOD, self._grant)
 
     # ---- the broker of the damaged replica -----------------------------------------------------------------
@@ -137,7 +137,7 @@ class Repairs:
         before = self._grants.get(group_id)
         if before is not None and before.broker_id != asker and before.holds(group, now):
             raise NotReady(f"{group_id}: the replica of broker {before.broker_id} is being repaired")
-        self._grants[group_id] = grant = Grant(asker, group.membership.replica(asker), now + GRANTED_S)
+        self._grants[group_id] = grant = RepairGrant(asker, group.membership.replica(asker), now + GRANTED_S)
         try:
             await group.read_index(ANSWER_S)
             if not group.replica.can_lose(asker):

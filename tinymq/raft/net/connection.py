@@ -26,7 +26,7 @@ from tinymq.net.tls_names import broker_of, tinymq_uri, uris_of
 from tinymq.net.unfinished_frames import Claim, FrameDeadline, FrameRoom
 from tinymq.proto import peer_pb2
 from tinymq.raft.net import handshake
-from tinymq.raft.net.handshake import Handshake, State
+from tinymq.raft.net.handshake import Handshake, HandshakeState
 from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, PeerIdentity, out_bytes_max
 
 DRAIN_S, DRAIN_POLL_S = 5.0, 0.01  # an old connection waits for its unsent frames to leave
@@ -258,9 +258,9 @@ class Connection(asyncio.BufferedProtocol):
         if answer is not None:
             assert self._transport is not None
             self._transport.writelines(pack_frame(answer)[0])
-        if self.handshake.state is State.WELCOMED and self.handshake.dialer:
+        if self.handshake.state is HandshakeState.WELCOMED and self.handshake.dialer:
             self.close(Closed("the acceptor has sent the cluster to join"))
-        if self.handshake.state is State.OPEN:
+        if self.handshake.state is HandshakeState.OPEN:
             self._cancel_deadline()
             if not self.handshake.dialer:  # to a dialer, only a late refusal can still come
                 self._reader.frame_bytes_max = self._limits.peer_frame_bytes_max

@@ -74,7 +74,7 @@ _REFUSALS = (
 )  # fmt: skip
 
 
-class State(Enum):
+class HandshakeState(Enum):
     """The state of a handshake."""
 
     AWAIT_HELLO = auto()  # acceptor, from the start
@@ -97,18 +97,18 @@ class Received(Enum):
 
 # An acceptor may still refuse when the dialer is OPEN already: the dialer proves last.
 NEXT = {
-    (State.AWAIT_HELLO, Received.HELLO): State.AWAIT_PROOF,
-    (State.AWAIT_ANSWER, Received.HELLO): State.OPEN,
-    (State.AWAIT_ANSWER, Received.REFUSAL): State.FAILED,
-    (State.AWAIT_PROOF, Received.PROOF): State.OPEN,
-    (State.OPEN, Received.REFUSAL): State.FAILED,
+    (HandshakeState.AWAIT_HELLO, Received.HELLO): HandshakeState.AWAIT_PROOF,
+    (HandshakeState.AWAIT_ANSWER, Received.HELLO): HandshakeState.OPEN,
+    (HandshakeState.AWAIT_ANSWER, Received.REFUSAL): HandshakeState.FAILED,
+    (HandshakeState.AWAIT_PROOF, Received.PROOF): HandshakeState.OPEN,
+    (HandshakeState.OPEN, Received.REFUSAL): HandshakeState.FAILED,
 }
 NEXT_JOINING = {  # when the dialer belongs to no cluster
-    (State.AWAIT_ANSWER, Received.HELLO): State.AWAIT_WELCOME,
-    (State.AWAIT_ANSWER, Received.REFUSAL): State.FAILED,
-    (State.AWAIT_PROOF, Received.PROOF): State.WELCOMED,
-    (State.AWAIT_WELCOME, Received.WELCOME): State.WELCOMED,
-    (State.AWAIT_WELCOME, Received.REFUSAL): State.FAILED,
+    (HandshakeState.AWAIT_ANSWER, Received.HELLO): HandshakeState.AWAIT_WELCOME,
+    (HandshakeState.AWAIT_ANSWER, Received.REFUSAL): HandshakeState.FAILED,
+    (HandshakeState.AWAIT_PROOF, Received.PROOF): HandshakeState.WELCOMED,
+    (HandshakeState.AWAIT_WELCOME, Received.WELCOME): HandshakeState.WELCOMED,
+    (HandshakeState.AWAIT_WELCOME, Received.REFUSAL): HandshakeState.FAILED,
 }
 
 
@@ -198,12 +198,12 @@ class Handshake:
     """
 
     def __init__(
-        self, credentials: Credentials, state: State, nonce: bytes, invite: Invite | None = None,
+        self, credentials: Credentials, state: HandshakeState, nonce: bytes, invite: Invite | None = None,
         admit: Admit | None = None,
     ) -> None:  # fmt: skip
         assert len(nonce) == NONCE_BYTES
         self.state = state
-        self.dialer = state is State.AWAIT_ANSWER
+        self.dialer = state is HandshakeState.AWAIT_ANSWER
         self.peer: PeerIdentity | None = None  # invariant: proven when OPEN, a mere claim before
         self.channel = Channel.CONTROL
         self.version = 0  # of the protocol, spoken from OPEN on
@@ -225,7 +225,7 @@ class Handshake:
         Send `first_message` first.
         """
         assert to_broker_id != ANYBODY or not credentials.cluster_id
-        shake = cls(credentials, State.AWAIT_ANSWER, nonce)
+        shake = cls(credentials, HandshakeState.AWAIT_ANSWER, nonce)
         shake.joining = not credentials.cluster_id
         shake.channel = channel
         shake._dialer_hello = credentials.hello(nonce, channel, to_broker_id)
@@ -240,22 +240,22 @@ class Handshake:
         `invite`: what to tell a dialer without a cluster. `admit` raises the reason why a dialer with this identity,
         which it claims to have, is refused; it is not asked about dialers without a cluster.
         """
-        return cls(credentials, State.AWAIT_HELLO, nonce, invite, admit)
+        return cls(credentials, HandshakeState.AWAIT_HELLO, nonce, invite, admit)
 
     @property
     def first_message(self) -> bytes | None:
         """The message to send before anything is received: the dialer's Hello. None: the acceptor waits."""
-        return self._dialer_hello.SerializeToString() if self.state is State.AWAIT_ANSWER else None
+        return self._dialer_hello.SerializeToString() if self.state is HandshakeState.AWAIT_ANSWER else None
 
     def receive(self, message: bytes) -> bytes | None:
         """Take the other side's next message. Return the answer to send, or None. Raises the reason of a refusal."""
         state = self.state
-        self.state = State.FAILED  # until everything has been checked
-        if state is State.AWAIT_PROOF:
+        self.state = HandshakeState.FAILED  # until everything has been checked
+        if state is HandshakeState.AWAIT_PROOF:
             self._check_proof(message)
             answer = self._welcome() if self.joining else None
             received = Received.PROOF
-        elif state is State.AWAIT_WELCOME:
+        elif state is HandshakeState.AWAIT_WELCOME:
             answer, received = None, Received.WELCOME
             self._take_welcome(_parse_welcome(message))
         else:
@@ -265,18 +265,20 @@ class Handshake:
                 raise InvalidFrame(f"unexpected {received.name} while {state.name}")
             if received is Received.REFUSAL:
                 raise _said_refusal(hello)
-            answer = self._answer(hello) if state is State.AWAIT_HELLO else self._conclude(hello)
-        self.state = (NEXT_JOINING if self.joining and state is not State.AWAIT_HELLO else NEXT)[state, received]
+            answer = self._answer(hello) if state is HandshakeState.AWAIT_HELLO else self._conclude(hello)
+        self.state = (NEXT_JOINING if self.joining and state is not HandshakeState.AWAIT_HELLO else NEXT)[
+            state, received
+        ]
         return answer
 
     def silence(self) -> TinymqError:
         """Say what it means that the other side closed instead of answering."""
-        if self.state is State.AWAIT_PROOF:
+        if self.state is HandshakeState.AWAIT_PROOF:
             return WrongSecret("the peer closed instead of proving the secret: its own is probably another")
-        if self.state is State.AWAIT_ANSWER and self.certified_broker is not None:
+        if self.state is HandshakeState.AWAIT_ANSWER and self.certified_broker is not None:
             hint = "its log names the reason, such as an authority that it does not know"
             return BrokerUnreachable("the peer closed after TLS's handshake: it refuses our certificate", hint=hint)
-        if self.state is State.WELCOMED:
+        if self.state is HandshakeState.WELCOMED:
             return Closed("it was told which cluster to join")
         return InvalidFrame("the peer closed in the middle of the handshake")
 

@@ -19,7 +19,7 @@ from tinymq.raft.peers.leader_hints import LeaderHints, announcement, read_annou
 
 logger = structlog.get_logger("tinymq.raft")
 
-LOOK_S_MIN = 0.001  # between two checks, because a timer may fire early by a rounding error
+TICK_S_MIN = 0.001  # between two checks, because a timer may fire early by a rounding error
 
 Led = Iterable[tuple[GroupId, int]]
 """The groups that this broker leads, each with the term."""
@@ -52,9 +52,9 @@ class Peers:
     def start(self) -> None:
         """Send heartbeats from now on, and notice when those of others stop."""
         self._beat_at = self._clock.monotonic()
-        self._look()
+        self._tick()
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         """The timer: send heartbeats when they are due, and give verdicts when they are due."""
         now = self._clock.monotonic()
         self._notice_standstill(now)
@@ -68,7 +68,7 @@ class Peers:
             logger.warning("broker_deaf", broker=peer)
             self.on_deaf(peer)
         self._due_at = min(self._beat_at, self.failure_detector.next_verdict_at())
-        self._pulse = self._clock.call_later(max(LOOK_S_MIN, self._due_at - now), self._look)
+        self._pulse = self._clock.call_later(max(TICK_S_MIN, self._due_at - now), self._tick)
 
     def _notice_standstill(self, now: float) -> None:
         """Hazard 15: a process that was stopped ignores silences until it has read the messages that arrived in

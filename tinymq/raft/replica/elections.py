@@ -134,7 +134,7 @@ class Elections:
         for peer in state.peers:
             state.post(peer, request)
         # Our own vote waits in the same queue: it counts after the vote store has synced it (hazard 7).
-        state.outbox.post(lambda: self.count_vote(candidacy, state.me.broker_id), "our own vote")
+        state.vote_barrier.post(lambda: self.count_vote(candidacy, state.me.broker_id), "our own vote")
 
     @property
     def may_campaign(self) -> bool:

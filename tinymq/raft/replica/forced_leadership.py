@@ -31,7 +31,7 @@ class ForcedLeadership:
         # The last leader is told nothing: it may be the one that is to lead this term, from a lower one.
         self.current.enter_as_follower(term)
         self.promised_term = term
-        self.state.outbox.post(promised)
+        self.state.vote_barrier.post(promised)
 
     def lead(self, term: int, replicas: Sequence[Replica]) -> None:
         """Lead `term` unelected, for a group that consists of `replicas` from now on: an operator accepts the loss.
@@ -50,7 +50,7 @@ class ForcedLeadership:
         self.current.enter_term(term, state.me.broker_id)
         forced = forced_membership(state.newest_membership, state.me.broker_id, replicas)
         state.configs.force(forced)
-        state.outbox.post(lambda: self._lead_forced(term, forced))
+        state.vote_barrier.post(lambda: self._lead_forced(term, forced))
         state.env.wake()
 
     def _lead_forced(self, term: int, forced: Membership) -> None:

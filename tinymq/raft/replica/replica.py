@@ -1,6 +1,6 @@
 """One replica of one group: it takes events, dispatches them to its role, and commits.
 
-    event ──▶ RaftReplica ──▶ Following | Candidacy | Leadership ──▶ ReplicaState ──▶ log, vote store, outbox, peers
+    event ──▶ RaftReplica ──▶ Following | Candidacy | Leadership ──▶ ReplicaState ──▶ log, vote store, barrier, peers
                   │
                   ├── CurrentRole       switches the role when a term is won, lost or over
                   ├── Elections         campaigns, votes, counts votes
@@ -186,7 +186,7 @@ class RaftReplica:
         state = self.state
         if state.failure is not None:
             return
-        state.outbox.flush()
+        state.vote_barrier.flush()
         state.record_commit()
         if state.configs.keep(state.log.commit.durable):
             state.env.wake()  # the replica may be a member now
@@ -198,7 +198,7 @@ class RaftReplica:
     def fail(self, error: TinymqError) -> None:
         """End this replica's part in the group, because its disk or log cannot be trusted. The last error counts."""
         self.state.failure = error
-        self.state.outbox.clear()
+        self.state.vote_barrier.clear()
         self.current.follow(None)
         self.state.election_deadline = NEVER
 

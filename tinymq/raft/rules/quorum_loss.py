@@ -88,10 +88,10 @@ class Unrecoverable:
     why: str
 
 
-Verdict = Healthy | QuorumLost | Unrecoverable
+RecoveryVerdict = Healthy | QuorumLost | Unrecoverable
 
 
-def judge(reports: Sequence[ReplicaReport], members: Sequence[int], unasked: Collection[int] = ()) -> Verdict:
+def judge(reports: Sequence[ReplicaReport], members: Sequence[int], unasked: Collection[int] = ()) -> RecoveryVerdict:
     """Decide whether and how a group can continue.
 
     `members`: its brokers, the preferred leader first. `unasked`: brokers that are alive according to others and gave

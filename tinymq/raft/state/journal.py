@@ -38,7 +38,7 @@ class GroupJournal(Journal):  # type: ignore[misc]
         return (b"", index, term)
 
     def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
-        """Set both in memory, and wake the writer. Messages that rest on the term wait in the outbox (hazard 7)."""
+        """Set both in memory, and wake the writer. Messages that rest on the term wait in the barrier (hazard 7)."""
         self._vote_store.set(self._group, term, votedForNodeId)
 
     def getCurrentTerm(self) -> int:

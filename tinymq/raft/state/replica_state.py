@@ -7,7 +7,7 @@
 | commit index | PySyncObj, in the log's sync marks | `advance_commit`, `record_commit` |
 | applied index | PySyncObj | the replica, when it applies |
 | log and CONFIGs | `Log`, `Configs` | `change_log` |
-| messages that wait for a vote's sync | `Outbox` | `post` |
+| messages that wait for a vote's sync | `VoteBarrier` | `post` |
 
 The order of effects is the order of the calls. A message that rests on a term or a vote goes through `post`, so it
 leaves after the vote store has synced both. An acknowledgement of entries names the durable index, so it needs no
@@ -30,7 +30,7 @@ from tinymq.raft.state import pysyncobj_seams
 from tinymq.raft.state.env import ReplicaEnv
 from tinymq.raft.state.journal import GroupJournal
 from tinymq.raft.state.pysyncobj_state import PySyncObjState
-from tinymq.raft.state.vote_barrier import Outbox
+from tinymq.raft.state.vote_barrier import VoteBarrier
 
 
 class ReplicaState:
@@ -52,7 +52,7 @@ class ReplicaState:
         self.env = env
         self.configs = env.configs = configs
         self.peers = [r.broker_id for r in configs.membership.replicas if r.broker_id != me.broker_id]
-        self.outbox = Outbox(lambda: vote_store.durable(group))
+        self.vote_barrier = VoteBarrier(lambda: vote_store.durable(group))
         self.failure: TinymqError | None = None  # the error that ended its part; written by `RaftReplica.fail`
         self.last_leader: int | None = None  # the leader, or the last one while none is known
         self.leader_session: int | None = None  # of the leader's process; a later process of its broker does not lead
@@ -203,4 +203,4 @@ class ReplicaState:
         """
         incarnation = self.env.incarnation(peer)
         kind = (peer, type(message), isinstance(message, RequestVote | Vote) and message.pre)
-        self.outbox.post(lambda: self.env.incarnation(peer) == incarnation and self.env.send(peer, message), kind)
+        self.vote_barrier.post(lambda: self.env.incarnation(peer) == incarnation and self.env.send(peer, message), kind)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 Action = Callable[[], object]
 
 
-class Outbox:
+class VoteBarrier:
     """A queue of actions, held while this group's term or vote is not synced."""
 
     __slots__ = ("_durable", "_waiting")

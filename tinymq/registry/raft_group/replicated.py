@@ -180,9 +180,9 @@ class ReplicatedRegistry(BaseRegistry):
             self._timer = None
         if leads:
             self._leases.reset()
-            self._look_at_leases()
+            self._check_leases()
 
-    def _look_at_leases(self) -> None:
+    def _check_leases(self) -> None:
         """End expired leases, by commands, because `apply` reads no clock."""
         for broker in self._leases.expired(self._state.brokers, self._clock.monotonic()):
             expired = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
@@ -190,4 +190,4 @@ class ReplicatedRegistry(BaseRegistry):
                 self._machine.append(self._stamp(pb.Command(unregister_broker=expired)).SerializeToString())
             except Unavailable:
                 break  # the next check, or the next leader, ends them
-        self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._look_at_leases)
+        self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._check_leases)

@@ -56,7 +56,7 @@ class ZookeeperRegistry(BaseRegistry):
         self._cluster_id = cluster_id
         self._session = session
         self._session.on_state = self._on_state
-        self._session.on_watch = self._look
+        self._session.on_watch = self._wake_up
         self._replica = Replica(self._session, self._state, self._advanced)
         self._trying = Trying(self._session, self._replica, clock)
         self._nodes = BrokerNodes(self._session, self._state, timing.registration_lease_s)
@@ -74,8 +74,8 @@ class ZookeeperRegistry(BaseRegistry):
         await self._session.start(self._timing.command_timeout_s)
         await self._trying.settled(lambda tries: self._open(on_disk), self._timing.command_timeout_s)
         self._following = asyncio.get_running_loop().create_task(self._follow())
-        self._look_at_leases()
-        self._look()
+        self._check_leases()
+        self._wake_up()
 
     def close(self) -> None:
         self._stopped = True
@@ -185,16 +185,16 @@ class ZookeeperRegistry(BaseRegistry):
             logger.info("registry_connected", registry=self._where, version=self.version)
         elif was and not self._connected and not self._stopped:
             logger.warning("registry_unreachable", registry=self._where, shown_as_of=self.version)
-        self._look()
+        self._wake_up()
 
-    def _look(self) -> None:
+    def _wake_up(self) -> None:
         self._wake.set()
 
-    def _look_at_leases(self) -> None:
+    def _check_leases(self) -> None:
         self._nodes.let_expire(self._clock.monotonic())
         if self._nodes.left:
-            self._look()
-        self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._look_at_leases)
+            self._wake_up()
+        self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._check_leases)
 
     async def _follow(self) -> None:
         """Apply the changes of other brokers, and keep registrations and nodes in step. Ends with `close`."""
@@ -216,7 +216,7 @@ class ZookeeperRegistry(BaseRegistry):
                     logger.error("registry_trouble", error=error.code, reason=str(error), shown_as_of=self.version)
                 trouble = error.message
                 await self._clock.sleep(TROUBLE_S)
-            self._look()
+            self._wake_up()
 
     async def _check_registrations(self) -> None:
         timeout_s = self._timing.command_timeout_s

@@ -26,9 +26,9 @@ from tinymq.raft.rules.quorum_loss import (
     Healthy,
     QuorumLost,
     RecoveryOrder,
+    RecoveryVerdict,
     ReplicaReport,
     Unrecoverable,
-    Verdict,
     judge,
 )
 from tinymq.rpc.common.proof import NONCE_BYTES, survey_proof, take_over_proof
@@ -71,7 +71,7 @@ class SurveyedGroup:
     topic: str  # "" for the metadata group
     members: tuple[int, ...]
     reports: tuple[ReplicaReport, ...]
-    verdict: Verdict
+    verdict: RecoveryVerdict
 
     @property
     def settled(self) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from tinymq.base.errors import InvalidConfig, InvalidRequest
 from tinymq.base.group_config import SETTINGS, GroupKind
 from tinymq.base.types import TopicId, check_consumer_name
-from tinymq.broker.coordinator.rules import Heard
+from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.groups.alteration import Alteration
 from tinymq.broker.groups.definition import START_EARLIEST, Group
-from tinymq.broker.members.group_members import Member, Owned, Place
+from tinymq.broker.members.group_members import Member, Owned, PartitionId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.common.access import DEAD_LETTERS, GROUP, GROUP_TOPICS
@@ -78,7 +78,7 @@ class GroupsService(pb_grpc.GroupsServicer):
     @unary(operation="read", resource=GROUP)
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatReply:
         _check_session(request.member, request.session)
-        beat = Heard(
+        beat = MemberHeartbeat(
             name=request.member,
             member=Member(
                 request.session,
@@ -87,7 +87,7 @@ class GroupsService(pb_grpc.GroupsServicer):
                 rack=request.rack[:CLIENT_ID_CHARS_MAX],
             ),
             number=request.number,
-            owned={Place(owned.topic_id, owned.partition): owned.epoch for owned in request.owned},
+            owned={PartitionId(owned.topic_id, owned.partition): owned.epoch for owned in request.owned},
             taken=request.taken,
             fenced_at=request.fenced_at,
             joined=request.joined,
@@ -128,7 +128,7 @@ class GroupsService(pb_grpc.GroupsServicer):
             ]
         )
 
-    def _owned_to_wire(self, owned: Mapping[Place, Owned]) -> list[pb.OwnedPartition]:
+    def _owned_to_wire(self, owned: Mapping[PartitionId, Owned]) -> list[pb.OwnedPartition]:
         registry = self._serving.running().registry
         found = []
         for place, at in sorted(owned.items()):

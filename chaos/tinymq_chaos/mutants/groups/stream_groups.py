@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tinymq.broker.coordinator import coordinator, rules
-from tinymq.broker.coordinator.rules import Heard
+from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.coordinator.sessions import GroupSessions
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
-from tinymq.broker.members.group_members import Change, Members, Owned, Place, changed
+from tinymq.broker.members.group_members import Change, Members, Owned, PartitionId, changed
 from tinymq.broker.state import cursor
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.member_state import Beat, Grant, MemberState
@@ -59,7 +59,7 @@ def epochs_that_members_saw_come_again(p: Patches) -> None:
     test=f"{RULES}another_life_of_a_member_gets_its_partitions_under_other_epochs",
 )
 @replaces(rules.heard)
-def static_members_keep_their_epochs(heard: Any, state: Members, beat: Heard) -> Change:
+def static_members_keep_their_epochs(heard: Any, state: Members, beat: MemberHeartbeat) -> Change:
     change: Change = heard(state, beat)
     same = {place: Owned(at.member, state.owned[place].epoch) for place, at in change.owned.items() if at is not None}
     return Change(change.members, {**change.owned, **same}, change.counter)
@@ -73,7 +73,7 @@ def static_members_keep_their_epochs(heard: Any, state: Members, beat: Heard) ->
     test=f"{RULES}a_partition_moves_in_three_steps_and_what_stays_is_not_touched",
 )
 @replaces(rules.rebalanced)
-def partitions_move_at_once(rebalanced: Any, state: Members, places: Sequence[Place], assign: Any) -> Change:
+def partitions_move_at_once(rebalanced: Any, state: Members, places: Sequence[PartitionId], assign: Any) -> Change:
     free = {place: at for place, at in state.owned.items() if not at.revoking}
     fewer = Members(state.group_id, state.revision, state.counter, state.members, free)
     change: Change = rebalanced(fewer, places, assign)
@@ -123,7 +123,7 @@ def assignments_are_announced_uncommitted(p: Patches) -> None:
     p.replace(CoordinatorReplica.commit, commit)
 
 
-def _parts(state: Members) -> tuple[Mapping[str, Any], Mapping[Place, Owned]]:
+def _parts(state: Members) -> tuple[Mapping[str, Any], Mapping[PartitionId, Owned]]:
     return state.members, state.owned
 
 
@@ -173,7 +173,7 @@ def absence_says_nothing(p: Patches) -> None:
     test=f"{RULES}absence_counts_only_for_assignments_that_were_taken",
 )
 def absence_counts_at_once(p: Patches) -> None:
-    def released(state: Members, beat: Heard) -> list[Place]:
+    def released(state: Members, beat: MemberHeartbeat) -> list[PartitionId]:
         return [place for place, at in state.of(beat.name).items() if beat.owned.get(place) != at.epoch]
 
     p.replace(rules.released, released)
@@ -181,7 +181,7 @@ def absence_counts_at_once(p: Patches) -> None:
 
 @mutant("stream groups: what is assigned again has a new epoch", test=f"{RULES}what_is_assigned_again_has_a_new_epoch")
 @replaces(rules.rebalanced)
-def epochs_are_assigned_again(rebalanced: Any, state: Members, places: Sequence[Place], assign: Any) -> Change:
+def epochs_are_assigned_again(rebalanced: Any, state: Members, places: Sequence[PartitionId], assign: Any) -> Change:
     change: Change = rebalanced(state, places, assign)
     return Change(change.members, change.owned, 0)
 
@@ -191,7 +191,7 @@ def epochs_are_assigned_again(rebalanced: Any, state: Members, places: Sequence[
     test=f"{RULES}a_late_heartbeat_of_a_member_that_left_says_nothing",
 )
 @replaces(GroupSessions.hear)
-def late_lists_count(hear: Any, self: GroupSessions, beat: Heard, state: Members, now_s: float) -> bool:
+def late_lists_count(hear: Any, self: GroupSessions, beat: MemberHeartbeat, state: Members, now_s: float) -> bool:
     self.sessions.pop(beat.name, None)
     hear(self, beat, state, now_s)
     return True

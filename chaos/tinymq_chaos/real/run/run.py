@@ -119,7 +119,7 @@ class Run:
         )
         self._raging: asyncio.Task[None] | None = None
         self._working: list[asyncio.Task[None]] = []
-        self._looking: asyncio.Task[None] | None = None
+        self._observing: asyncio.Task[None] | None = None
         self._main: asyncio.Task[object] | None = None
         self._interrupts = 0
 
@@ -137,8 +137,8 @@ class Run:
     async def run(self) -> RunResult:
         """Run to the end; every failure is in the result. When cancelled, end at once and judge nothing."""
         self._main = asyncio.current_task()
-        self._looking = asyncio.create_task(self._look())
-        beside = [self._looking, *(asyncio.create_task(task()) for task in (self._measure_lag, self._tell))]
+        self._observing = asyncio.create_task(self._observe())
+        beside = [self._observing, *(asyncio.create_task(task()) for task in (self._measure_lag, self._tell))]
         try:
             await self._phases()
         except asyncio.CancelledError:
@@ -177,8 +177,8 @@ class Run:
         await self._drain()
         bad = await self._healthy(HEALED_S) or bad
         history.end()
-        if self._looking is not None:  # one call at a time
-            await self._looking
+        if self._observing is not None:  # one call at a time
+            await self._observing
         await self._look_once()
         self._say("brokers are stopped, and their logs read")
         collected = await in_thread(partial(self._subject.collect, history, self.nemesis.hurt))
@@ -276,7 +276,7 @@ class Run:
 
     # ---- beside ------------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _observe(self) -> None:
         while self._history.ended_s is None:
             await self._look_once()
             await asyncio.sleep(LOOK_S)

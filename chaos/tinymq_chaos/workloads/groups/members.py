@@ -34,7 +34,7 @@ async def members(context: Context) -> None:
     seats = [_sit(context, seat, name, key, group) for seat in range(SEATS)]
     await asyncio.gather(
         lone(context, sender, client),
-        _look(context, client, key, group),
+        _observe(context, client, key, group),
         _disturb(context, name, key, group),
         *seats,
     )
@@ -113,7 +113,7 @@ async def _disturb(context: Context, topic: str, key: str, group: str) -> None:
             await delete(context, client, process, place)
 
 
-async def _look(context: Context, client: AsyncClient, key: str, group: str) -> None:
+async def _observe(context: Context, client: AsyncClient, key: str, group: str) -> None:
     while not context.stop.is_set():
         await _look_once(context, client, f"{context.name} looks", key, group)
         await pause(context, 0.2, 2.0)

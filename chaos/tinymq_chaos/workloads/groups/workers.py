@@ -70,7 +70,7 @@ async def _work(context: Context, settings: Mapping[str, object], looks: Any) ->
     shop = Shop(context, name, key, f"{context.name}-g", settings)
     sender = NumberedProducer(context, f"{context.name}.a", name, key, PARTITIONS, looks)
     seats = [_sit(shop, seat) for seat in range(SEATS)]
-    await asyncio.gather(lone(context, sender, client), _look(shop, client), _disturb(shop), *seats)
+    await asyncio.gather(lone(context, sender, client), _observe(shop, client), _disturb(shop), *seats)
     await _work_off(shop)
     await _look_once(shop, client, f"{context.name} end")
     await _read_dead_letters(shop, client)
@@ -255,7 +255,7 @@ async def _disturb(shop: Shop) -> None:
                 call.ok((await client.admin.add_partition(shop.topic, timeout=CALL_S)).partition)
 
 
-async def _look(shop: Shop, client: AsyncClient) -> None:
+async def _observe(shop: Shop, client: AsyncClient) -> None:
     while not shop.context.stop.is_set():
         await _look_once(shop, client, f"{shop.context.name} looks")
         await pause(shop.context, 0.2, 2.0)
