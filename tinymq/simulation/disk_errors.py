@@ -1,6 +1,6 @@
 """Errors that a disk gives on request: which operations fail, on which paths, and with which error.
 
-The errors become those of the product in the way that real files do it.
+They become tinymq's own errors in the same place as the errors of real files.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ Key = tuple[int, Channel]
 
 
 class MemoryTransport:
-    """See `raft.transport.Transport` for what it promises. Made by `MemoryNetwork.transport`."""
+    """`Transport` in tinymq/raft/net/transport.py has its contract. Made by `MemoryNetwork.transport`."""
 
     def __init__(
         self,

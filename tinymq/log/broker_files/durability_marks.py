@@ -88,7 +88,7 @@ class DurabilityMark:
     fault_count: int | None = 0
 
     def lowered_to(self, other: DurabilityMark) -> DurabilityMark:
-        """The lower end of the two marks, and the higher beginning. The flags are those of this mark."""
+        """Return a mark with the lower end and the higher beginning of the two, and with this mark's flags."""
         lower = other if other.index < self.index else self
         return replace(
             lower, first_index=max(self.first_index, other.first_index), flags=self.flags, fault_count=self.fault_count

@@ -43,7 +43,7 @@ class LoadedVotes:
 
 
 def load_votes(files: Files) -> LoadedVotes:
-    """Read both copies. Damage is no error here, but `amnesia`, and so are two missing files."""
+    """Read both copies. Damage raises no error: it sets `amnesia`, and so do two missing files."""
     newest: FileRecord | None = None  # the newest complete record of either copy
     changes: dict[int, FileRecord] = {}
     for path in VOTES:

@@ -101,6 +101,7 @@ def settle(files: Files, mark: DurabilityMark, put_mark: Callable[[DurabilityMar
     if mark.flags & QUARANTINING:
         move_to_quarantine(files, group)
         mark = DurabilityMark(group, count=mark.count)
-        # Before a log begins in the directory: with the old mark, a start after a crash would move that one, too.
+        # The mark is written before a log begins in the directory: with the old mark, a start after a crash would
+        # quarantine the new log, too.
         put_mark(mark)
     return mark

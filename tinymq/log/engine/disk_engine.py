@@ -132,7 +132,8 @@ class DiskEngine:
         )
 
     async def _settled_mark(self, group: GroupId) -> DurabilityMark | None:
-        """The group's mark, once it is true of the files again. None: this broker has never had a log of the group."""
+        """The group's mark, after every step that it names as unfinished. None: this broker has never had a log of the
+        group."""
         mark = self._marks.get(group)
         if mark is not None and mark.flags & (SUSPECT | DELETING | QUARANTINING):
             # A quarantine or a removal was interrupted, or the newest mark was lost.

@@ -50,7 +50,7 @@ class StorageEngine(Protocol):
         ...
 
     def configure(self, log: Log, config: LogConfig) -> None:
-        """Use `config` from now on. Its storage is that of before."""
+        """Use `config` from now on. `storage` is as before."""
         ...
 
     async def mark_damaged(self, log: Log, error: CorruptData) -> None:

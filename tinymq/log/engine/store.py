@@ -125,7 +125,8 @@ class Store:
             self.identity = identity
 
     def note_registry(self, kind: str) -> str:
-        """Return the kind of registry in which this directory's topics are. If none is stored, `kind` is, durably.
+        """Return the kind of registry in which this directory's topics are. If none is stored yet, store `kind`
+        durably.
 
         Blocks. Raises CorruptData, StorageError.
         """
@@ -143,7 +144,7 @@ class Store:
         """Groups that have a directory. Blocks for a moment."""
         return _groups_on_disk(self._files)
 
-    # Logs. Each is the business of the engine of its storage; storage_engine.py has the contract.
+    # Logs. The engine of a group's storage does the work; storage_engine.py has the contract.
 
     async def open_log(self, group: GroupId, first_entry: Entry, config: LogConfig = DISK) -> OpenedLog:
         assert group not in self._logs, group
@@ -172,7 +173,7 @@ class Store:
     async def quarantine(self, group: GroupId) -> None:
         self._release(group)
         await self._engine(group).quarantine(group)
-        # Not before: from here on the group has another replica here, which no vote of the old one binds.
+        # Only now has the group another replica here. Until then, the votes of the old replica bind this broker.
         self.votes.forget(group)
 
     async def remove_quarantined(self, group: GroupId, commit: int) -> bool:

@@ -8,8 +8,8 @@ A log that begins behind a snapshot replaces an older one in the same directory.
     3. the mark says that the log begins there, and is durable up to there
     4. what is left of the older log is removed
 
-A start that finds the disk before step 3 opens the older log, behind which lies a segment that does not follow and is
-torn. After step 3 it opens the new one, and removes everything below the log's first index.
+A start before step 3 is durable opens the older log. The new segment does not follow its last entry, so it is torn.
+After step 3 it opens the new one, and removes everything below the log's first index.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class LogWriter(Protocol):
 class Log:
     """The entries of one Raft group on this broker. Lives on the loop.
 
-    Reads are the business of two parts, `reader` and `time_index`. `durable_index` says what may be acknowledged:
+    Two parts of it serve reads: `reader` and `time_index`. `durable_index` says what may be acknowledged:
     entries that are synced, or, if the topic is synced at intervals, written. When it rises, `on_durable` is called.
     `on_failed` is called once, with SyncFailed, DiskFull or another StorageError; the log accepts nothing from then on.
     """
@@ -179,7 +179,7 @@ class Log:
             self._writer.add(self)
 
     def configure(self, config: LogConfig) -> None:
-        """Use `config` from now on. Its storage is that of before."""
+        """Use `config` from now on. `storage` is as before."""
         assert config.storage is self.config.storage, self.group
         self.config = config
 

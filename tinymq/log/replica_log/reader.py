@@ -85,7 +85,7 @@ class LogReader:
             item = 0
         entry = self._window[item]
         if item == len(self._window) - 1:
-            self._window = []  # the state machine asks for entries in order, and has now had all of it
+            self._window = []  # the state machine asks for entries in order, and now has all of these
         return entry
 
     def crc_at(self, index: int) -> int | None:

@@ -238,7 +238,7 @@ class LogRecovery:
             try:
                 stored = read_snapshot(self._files, path, first - 1, crc)
             except CorruptData:
-                continue  # an older snapshot does, with more entries to apply again
+                continue  # an older snapshot serves as well, with more entries to apply again
             recovered.snapshots.add(stored.applied_index)
             recovered.applied_index, recovered.snapshot = stored.applied_index, stored.state
             if first == recovered.segments[0].first_index:

@@ -143,7 +143,7 @@ def parse_index(data: bytes) -> IndexFile:
         sparse.add(*row)
     last = parse_header(head)
     parsed_runs = tuple(_RUN.iter_unpack(data[at_runs:]))
-    # A whole file may come from a build with an error. Look-ups rely on columns that rise and end in the segment.
+    # An intact file may come from a build with a defect. Look-ups rely on columns that rise and end in the segment.
     _check_rises([first_index - 1, *sparse.indexes], last.index)
     _check_rises([-1, *sparse.positions], last_position)
     _check_rises([first_index - 1, *(first for first, _ in parsed_runs)], last.index)

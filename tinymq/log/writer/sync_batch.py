@@ -178,7 +178,7 @@ class SyncBatches:
         self.marks.close()
 
     def lower_marks(self, works: list[LogWork]) -> None:
-        """Before entries are removed, or written that count unsynced: make marks durable that do not claim too much."""
+        """Make marks durable that will not claim too much, before entries are removed or may count unsynced."""
         lowered = []
         for work in works:
             mark = needed = self.marks.get(work.mark.group)

@@ -105,16 +105,17 @@ class Host:
         self._peers.start()
 
     async def stop(self, *, transfer: bool = True) -> None:
-        """Give away what this broker leads, say goodbye, and close every connection. The store stays open."""
+        """Transfer the leaderships of this broker, tell the other brokers that it stops, and close every connection.
+        The store stays open."""
         if transfer:
-            await self._hand_over_all()
+            await self._transfer_all()
         self._peers.stop()
         self._schedule.stop()
         await self._requests.stop()
         await self._transport.stop()
 
-    async def _hand_over_all(self) -> None:
-        """Wait until others lead what was led here, as far as any broker can take over, or until the time is up."""
+    async def _transfer_all(self) -> None:
+        """Transfer every leadership that another broker can take, and wait until they lead or the time is up."""
         until = self._clock.monotonic() + self._timing.transfer_timeout_s
         self._transferring = [
             group for group in self._groups.values() if group.replica.transfer_leadership(None, until)
@@ -171,7 +172,7 @@ class Host:
             raise
 
     def configure_group(self, group_id: GroupId, config: LogConfig) -> None:
-        """Keep the group's log by this configuration from now on. `storage` cannot change."""
+        """Apply this configuration to the group's log from now on. `storage` cannot change."""
         self._replicas.configure(self._groups[group_id], config)
 
     async def close_group(self, group_id: GroupId) -> None:
@@ -200,7 +201,7 @@ class Host:
     def transfer(
         self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, manual: bool = False
     ) -> bool:
-        """Begin to give a leadership away. False when the group is not led here, or no broker can take it.
+        """Begin to transfer a leadership. False when the group is not led here, or no broker can take it.
 
         `to`: the broker to lead; None: the follower that holds most. The transfer is given up after `within_s` seconds
         (None: `transfer_timeout_s`). Then the group is led here as before. `manual`: an operator asked for it.
@@ -241,7 +242,7 @@ class Host:
     # ---- the cluster's time ----------------------------------------------------------------------------
 
     def set_holders(self, brokers: frozenset[int]) -> None:
-        """Let the clocks of these brokers count, which hold replicas according to the registry. The members of groups
+        """Let the clocks of these brokers count. They hold replicas, according to the registry. The members of groups
         that are open here count, too."""
         self._holders = brokers
         self._count_clocks()
@@ -319,7 +320,7 @@ class Host:
     # ---- the life of other brokers -----------------------------------------------------------------------------
 
     def _peer_alive(self, peer: int, restarted: bool) -> None:
-        """A broker came, or came back. If it restarted, it leads nothing of what its last process led."""
+        """A broker came, or came back. If it restarted, it no longer leads the groups that its last process led."""
 
         def tell(replica: RaftReplica) -> None:
             if restarted:

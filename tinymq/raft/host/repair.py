@@ -108,15 +108,15 @@ class Repairs:
         return True
 
     async def finish(self, group: Group) -> bool:
-        """Remove what is kept of the damaged log of a replica that is listed (again).
+        """Remove the quarantined log of a replica that is listed (again).
 
-        It can go once as much is committed as that log was known to hold. False: it is still kept; call this again
-        after `pause`.
+        It can go once the group has committed as many entries as that log was known to hold. False: it is still kept;
+        call this again after `pause`.
         """
         self._tries.pop(group.id, None)
         try:
             return await self._store.remove_quarantined(group.id, group.commit_index)
-        except StorageError as error:  # nothing rests on what is kept, so the replica continues
+        except StorageError as error:  # nothing depends on the quarantined log, so the replica continues
             logger.warning("quarantine_kept", group=str(group.id), error=error.code, reason=str(error))
             return False
 

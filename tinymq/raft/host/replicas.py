@@ -39,7 +39,7 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 
 @value
 class _Origin:
-    """What a replica is opened from, the first time and again."""
+    """The arguments for opening a replica, also after its log was replaced."""
 
     first_entry: Entry
     env: HostReplicaEnv
@@ -103,7 +103,7 @@ class Replicas:
         return group
 
     def configure(self, group: Group, config: LogConfig) -> None:
-        """Keep the replica's log, and every log that takes its place, by this configuration from now on."""
+        """Apply this configuration to the replica's log from now on, and to every log that takes its place."""
         self._origins[group.id] = replace(self._origins[group.id], config=config)
         self._store.configure(group.id, config)
 
@@ -240,7 +240,7 @@ class Replicas:
         await self._remake(group, await self._open_log(group))
 
     async def _finish(self, group: Group) -> None:
-        """Remove what is kept of the damaged log.
+        """Remove the quarantined log.
 
         After a recovery that accepted loss, it may never be removed. So the replica's other jobs do not wait for it.
         """

@@ -1,4 +1,4 @@
-"""Messages and connections of other brokers, and to which object they go: a group, the peers, or a request."""
+"""Passes the messages and connections of other brokers to a group, to the peers, or to a request."""
 
 from __future__ import annotations
 

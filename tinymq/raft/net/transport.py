@@ -50,7 +50,7 @@ class PeerIdentity:
 
 @value
 class Invitation:
-    """What a broker without a cluster is to join, as one of its peers has proven it."""
+    """The cluster that a broker without one joins, as one of its peers has proven it."""
 
     cluster_id: bytes
     first_entry: bytes  # of the metadata group, a packed frame

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tinymq.base.config import Timing
 
-GAP_FACTOR = 1.5  # a silence of more than this many times the longest recent gap is no gap
-STRETCH_MAX = 2.5  # times Timing.gone_after_s, at most: with its default, an isolated leader has 1.5 s
+GAP_FACTOR = 1.5  # a silence that is this many times longer than the longest recent gap is an outage
+STRETCH_MAX = 2.5  # times Timing.gone_after_s, at most: by default, an isolated leader steps down within 1.5 s
 HALVED_AFTER_S = 30.0  # after this long, a long gap counts half
 ROUND_TRIP_MAX_S = 2.0  # a slower broker counts as down
 

@@ -60,7 +60,7 @@ class FailureDetector:
     # ---- what happens ---------------------------------------------------------------------------------------
 
     def heard(self, broker_id: int, session: int, now: float) -> Verdict | None:
-        """Take a heartbeat. Returns a verdict if one changed."""
+        """Take a heartbeat. Returns a verdict if the heartbeat changes it."""
         life = self.peer(broker_id)
         verdict = None if life.alive else Verdict.ALIVE
         if life.session not in (None, session):

@@ -57,13 +57,13 @@ class CurrentRole:
     def heard_leader_lately(self) -> bool:
         """Does this replica veto candidates?
 
-        One that begins to doubt its leader stops vetoing before it campaigns itself.
+        A replica that begins to doubt its leader stops vetoing before it campaigns itself.
         """
         leader = self.state.leader_id
         return self.leadership is not None or (leader is not None and self.state.env.hears(leader))
 
     def adopt_term(self, peer: int, term: int) -> None:
-        """Enter the term of `peer` as a follower if it is higher than ours. Any role ends by that."""
+        """Enter the term of `peer` as a follower if it is higher than ours. Its role in the old term ends."""
         state = self.state
         if self.enter_as_follower(term):
             self.superseded = state.last_leader if state.last_leader not in (state.me.broker_id, peer) else None

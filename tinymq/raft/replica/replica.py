@@ -89,7 +89,7 @@ class RaftReplica:
                     raise CorruptData(f"{error.message}, since `tinymq cluster recover`") from error
             case MessageVerdict.DROP:
                 if leadership is not None and peer in leadership.replication.progress:
-                    leadership.restart_follower(peer)  # our answer names the recovery epoch that continues
+                    leadership.restart_follower(peer)  # our answer tells it which recovery epoch continues
 
     def _dispatch(self, peer: int, message: Message) -> None:
         match message:
@@ -182,7 +182,7 @@ class RaftReplica:
     # ---- disk -----------------------------------------------------------------------------------------------
 
     def durable(self) -> None:
-        """Continue after a sync: of the log, the vote store, or the commit index in a sync mark."""
+        """Continue after a sync of the log, of the vote store, or of a mark with the commit index."""
         state = self.state
         if state.failure is not None:
             return
@@ -203,7 +203,8 @@ class RaftReplica:
         self.state.election_deadline = NEVER
 
     def vouch(self, index: int) -> None:
-        """Note that the leader's snapshot up to `index` is installed, or was not needed. This log has that commit."""
+        """Note that the leader's snapshot up to `index` is installed, or was not needed. So this log matches the
+        leader's up to there."""
         if self.state.failure is None and self.current.leadership is None:
             self.current.following.vouch(index)
 
@@ -212,7 +213,7 @@ class RaftReplica:
         self.current.following.acknowledge_snapshot(peer, index, crc, received)
 
     def entries_read(self, term: int, peer: int, index: int, entries: list[Entry]) -> None:
-        """Take the result of a cold read for a follower (empty: it failed). Another term than `term` ignores it."""
+        """Take the result of a cold read for a follower (empty: it failed). A leadership of another term ignores it."""
         leadership = self.current.leadership
         if leadership is not None and leadership.term == term:
             leadership.entries_read(peer, index, entries)

@@ -60,7 +60,7 @@ class IncomingSnapshot:
         return len(self._content)
 
     def is_of(self, message: InstallSnapshot | SnapshotChunk) -> bool:
-        """Is the message about this snapshot? The same snapshot is the same bytes, whichever broker sends it."""
+        """Is the message about this snapshot? Every broker has the same bytes of it, so the sender may change."""
         return (message.index, message.crc) == (self.offer.index, self.offer.crc)
 
     def take(self, chunk: SnapshotChunk) -> None:

@@ -132,7 +132,7 @@ class Configs:
     def keep(self, commit: int) -> bool:
         """Note that the disk has stored the commit index `commit`.
 
-        True when the commit of the applied CONFIG is stored by that for the first time.
+        True when this stores the commit of the applied CONFIG for the first time.
         """
         if self.kept is self.applied or self.applied.index > commit:
             return False

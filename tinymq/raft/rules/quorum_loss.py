@@ -94,8 +94,8 @@ RecoveryVerdict = Healthy | QuorumLost | Unrecoverable
 def judge(reports: Sequence[ReplicaReport], members: Sequence[int], unasked: Collection[int] = ()) -> RecoveryVerdict:
     """Decide whether and how a group can continue.
 
-    `members`: its brokers, the preferred leader first. `unasked`: brokers that are alive according to others and gave
-    no report, so that nobody knows what they hold.
+    `members`: its brokers, the preferred leader first. `unasked`: brokers that others call alive and that gave no
+    report, so nobody knows what they hold.
     """
     reports = [r for r in reports if not members or r.broker_id in members]  # observers never count
     leaders = [r for r in reports if r.leads and r.healthy]
@@ -128,7 +128,8 @@ def lost(reports: Sequence[ReplicaReport], members: Sequence[int]) -> QuorumLost
 
 
 def forced_membership(newest: Membership, taker: int, replicas: Iterable[Replica]) -> Membership:
-    """Return the CONFIG of a forced leadership of the broker `taker`, to follow `newest`, the newest one in its log.
+    """Return the CONFIG of a forced leadership of the broker `taker`. It follows `newest`, the newest CONFIG in that
+    broker's log.
 
     Of two forced leaderships one has the higher recovery epoch, even if neither knew of the other: the lower 32 bits
     are the broker's id.
@@ -167,8 +168,8 @@ def _merit(
 ) -> Callable[[ReplicaReport], tuple[int, int, bool, int]]:
     """Return the key by which the best log is the greatest.
 
-    Entries of a forced leadership that no majority can hold do not count: it came to nothing, and another log may hold
-    more of what was there before.
+    Entries of a forced leadership that no majority can hold do not count. That leadership failed, and another log may
+    hold more of the entries before it.
     """
     unknown = len(members) - len(reports)
     recovery_epochs = [r.newest.recovery_epoch for r in reports]

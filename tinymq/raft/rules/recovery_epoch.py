@@ -2,7 +2,7 @@
 
 A forced leadership raises the recovery epoch in CONFIG. Every Raft message carries the recovery epoch of the newest
 CONFIG in its sender's log. The replicas that were away during the recovery may be many and elect one of themselves.
-They must not move the replicas that continued. A replica that is merely behind has a lower recovery epoch, too, until
+They must not change the replicas that continued. A replica that is merely behind has a lower recovery epoch, too, until
 it has appended that CONFIG; its answers in our term count.
 """
 

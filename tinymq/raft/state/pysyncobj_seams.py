@@ -38,7 +38,7 @@ _running: list[Clock] = []
 
 
 def _create_journal(journal: Any) -> Any:
-    """Return our journal, which stands in conf.journalFile. Other users of PySyncObj get the stock journal."""
+    """Return our journal, given to PySyncObj as `conf.journalFile`. Its other users get the stock journal."""
     return journal if isinstance(journal, GroupJournal) else _stock_create_journal(journal)
 
 

@@ -311,7 +311,7 @@ class RegistryState:
     # ---- checkpoints -------------------------------------------------------------------------------------
 
     def fork(self) -> RegistryState:
-        """Another one, equal to this: what is applied there does not show here."""
+        """Return an equal copy. Commands applied to it do not change this state."""
         fork = RegistryState()
         fork.version, fork.feature_level, fork.announced = self.version, self.feature_level, self.announced.copy()
         fork.brokers, fork.topics, fork.topics_by_id = self.brokers.copy(), self.topics.copy(), self.topics_by_id.copy()
