@@ -164,8 +164,8 @@ def test_an_added_broker_takes_no_port_of_a_stopped_one(tmp_path: Path, monkeypa
     made = dev_directory.create(tmp_path / "dev", 3)
     ours = sorted(made._ports())
     monkeypatch.setattr(dev_directory, "is_free", lambda port: False)
-    monkeypatch.setattr(dev_directory, "free_ports", lambda count: [*ours, 65_001, 65_002, 65_003][:count])
-    assert made.with_one_more().broker(4).address == "127.0.0.1:65001"
+    free = [*ours, 65_001, 65_002, 65_003]
+    assert made.with_one_more(lambda count: free[:count]).broker(4).address == "127.0.0.1:65001"
 
 
 def test_an_added_broker_that_fails_to_start_is_removed(tmp_path: Path) -> None:

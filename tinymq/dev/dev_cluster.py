@@ -18,6 +18,7 @@ from tinymq.base.private_files import open_to_others
 from tinymq.base.quantity import named, quantity
 from tinymq.dev import ask, cause, dev_directory, process
 from tinymq.dev.dev_directory import DevBroker, DevDirectory
+from tinymq.net.loopback_ports import PortReservation
 
 READY_S_MAX = 60.0  # from a broker's start until it serves
 STOP_S_MAX = 15.0  # within this time, a broker that gets SIGTERM transfers its leaderships and ends
@@ -50,8 +51,8 @@ def up(
     """
     if not dev_directory.exists(path):
         dev_directory.check_number(3 if brokers is None else brokers)
-    with dev_directory.locked(path):
-        folder = _load_or_create(path, brokers, first_port, secure)
+    with dev_directory.locked(path), PortReservation() as ports:
+        folder = _load_or_create(path, brokers, first_port, secure, ports)
         if mode := open_to_others(path):
             say(f"warning: other users can enter {path}, which has mode {mode}; to prevent that: chmod 700 {path}")
         started: list[DevBroker] = []
@@ -79,12 +80,12 @@ def add(path: Path, say: Say) -> DevBroker:
 
     If the broker does not come up, it is removed again with all its files.
     """
-    with dev_directory.locked_cluster(path) as folder:
+    with dev_directory.locked_cluster(path) as folder, PortReservation() as ports:
         if not any(_runs(folder, broker) for broker in folder.voters):
             raise InvalidRequest(
                 f"no voter of the cluster in {path} runs, so no broker can join it", hint="tinymq dev up"
             )
-        folder = folder.with_one_more()
+        folder = folder.with_one_more(ports.take)
         broker = folder.brokers[-1]
         try:
             _start(folder, broker)
@@ -147,9 +148,12 @@ def status(path: Path) -> list[BrokerState]:
     return [_state(folder, broker) for broker in folder.brokers]
 
 
-def _load_or_create(path: Path, brokers: int | None, first_port: int, secure: bool) -> DevDirectory:
+def _load_or_create(
+    path: Path, brokers: int | None, first_port: int, secure: bool, ports: PortReservation
+) -> DevDirectory:
     if not dev_directory.exists(path):
-        return dev_directory.create(path, 3 if brokers is None else brokers, first_port, secure=secure)
+        count = 3 if brokers is None else brokers
+        return dev_directory.create(path, count, first_port, secure=secure, take_ports=ports.take)
     folder = dev_directory.load(path)
     if secure and not folder.secure:
         hint = "leave out --secure, or remove the cluster with its data first: tinymq dev down --purge"

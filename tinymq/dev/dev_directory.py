@@ -18,7 +18,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -40,6 +40,8 @@ FIRST_PORT = 7070  # the port in the examples of docs/
 PEER_PORTS_AFTER = 100  # a broker's peer port is its client port plus this
 METRICS_PORTS_AFTER = 200  # a broker's metrics port is its client port plus this
 ANY_PORT = 0
+
+TakePorts = Callable[[int], list[int]]  # returns as many free ports, all different
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +151,11 @@ class DevDirectory:
         _save(formed)
         return formed
 
-    def with_one_more(self) -> DevDirectory:
-        """Add a broker, configured to join the others, as the last one. Starts nothing. Raises InvalidRequest."""
+    def with_one_more(self, take_ports: TakePorts = free_ports) -> DevDirectory:
+        """Add a broker, configured to join the others, as the last one. Starts nothing. Raises InvalidRequest.
+
+        `take_ports`: as for `create`.
+        """
         if len(self.brokers) >= BROKERS_MAX:
             raise InvalidRequest(f"a local cluster has at most {BROKERS_MAX} brokers")
         number = max(broker.id for broker in self.brokers) + 1
@@ -158,7 +163,7 @@ class DevDirectory:
         ports = [port + after for after in (0, PEER_PORTS_AFTER, METRICS_PORTS_AFTER)]
         used = self._ports()  # a port of a stopped broker is free, and yet not for another broker
         if used.intersection(ports) or not all(map(is_free, ports)):
-            ports = [port for port in free_ports(len(ports) + len(used)) if port not in used][: len(ports)]
+            ports = [port for port in take_ports(len(ports) + len(used)) if port not in used][: len(ports)]
         broker = DevBroker(number, *(f"{HOST}:{port}" for port in ports), joined=True)
         grown = replace(self, brokers=(*self.brokers, broker))
         if self.secure:
@@ -223,18 +228,25 @@ def check_number(brokers: int) -> None:
         raise InvalidRequest(f"a local cluster begins with 1, 3 or 5 brokers, not {brokers}", hint=hint)
 
 
-def create(path: Path, brokers: int, first_port: int = ANY_PORT, *, secure: bool = False) -> DevDirectory:
+def create(
+    path: Path,
+    brokers: int,
+    first_port: int = ANY_PORT,
+    *,
+    secure: bool = False,
+    take_ports: TakePorts = free_ports,
+) -> DevDirectory:
     """Create the directory of a new local cluster of `brokers` brokers on loopback. Starts nothing.
 
     The brokers serve clients on `first_port` and the ports after it. If one of the ports that they need is taken, all
-    of them get any free ports. With `secure`, the brokers get certificates of an authority of their own, and require
-    TLS.
+    of them get any free ports, from `take_ports`: a reservation keeps these until the brokers listen. With `secure`,
+    the brokers get certificates of an authority of their own, and require TLS.
     """
     check_number(brokers)
     ports = list(range(first_port, first_port + brokers))
     ports = [port + after for after in (0, PEER_PORTS_AFTER, METRICS_PORTS_AFTER) for port in ports]
     if first_port == ANY_PORT or not all(map(is_free, ports)):
-        ports = free_ports(3 * brokers)
+        ports = take_ports(3 * brokers)
     addresses = [f"{HOST}:{port}" for port in ports]
     make_private_directory(path)
     folder = DevDirectory(

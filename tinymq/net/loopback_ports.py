@@ -42,6 +42,12 @@ class PortReservation:
             raise PortInUse(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
         return found
 
+    def __enter__(self) -> PortReservation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def release(self) -> None:
         """Release all ports. Again: nothing happens."""
         while self._names:
@@ -79,8 +85,5 @@ def is_free(port: int) -> bool:
 
 def free_ports(count: int) -> list[int]:
     """Return `count` ports, all different, that are neither used nor reserved now. Raises PortInUse."""
-    reservation = PortReservation()
-    try:
+    with PortReservation() as reservation:
         return reservation.take(count)
-    finally:
-        reservation.release()

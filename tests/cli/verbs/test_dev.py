@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import RunBroker
 from tests.metrics.pages import get
-from tinymq.base.errors import NotReady
+from tinymq.base.errors import NotReady, PortInUse
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.dev import cause, dev_cluster, dev_directory
@@ -135,6 +135,23 @@ def test_a_failed_start_is_explained_and_leaves_no_process(folder: Path) -> None
     assert _processes(folder) == []
     dev_cluster.up(folder, None, lambda _: None)
     assert [(s.metrics, s.state) for s in dev_cluster.status(folder)] == [("", "running")] * 3
+
+
+def test_ports_are_reserved_until_the_brokers_listen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = next(p for p in range(32_000, 33_000) if all(loopback_ports.is_free(p + i) for i in range(3)))
+    monkeypatch.setattr(loopback_ports, "PORTS", range(first, first + 3))
+
+    class SeenEnough(Exception):
+        pass
+
+    def the_process_has_just_begun(_: str) -> None:
+        with pytest.raises(PortInUse):
+            loopback_ports.free_ports(1)
+        raise SeenEnough
+
+    with pytest.raises(SeenEnough):
+        dev_cluster.up(folder, 1, the_process_has_just_begun)
+    assert len(loopback_ports.free_ports(3)) == 3
 
 
 def test_an_unknown_key_names_the_nearest(tmp_path: Path, run_broker: RunBroker) -> None:
