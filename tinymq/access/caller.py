@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from tinymq.access.directory import Principal
 
+QUOTA_PREFIX = "user:"  # before a user's name, where the others are those that clients give themselves
+
 
 @dataclass(frozen=True, slots=True)
 class Credential:
@@ -30,4 +32,4 @@ class Caller:
 
 def quota_name(principal: Principal) -> str:
     """The name to whose quota a caller counts."""
-    return f"user:{principal.name}"
+    return f"{QUOTA_PREFIX}{principal.name}"

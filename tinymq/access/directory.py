@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tinymq.access.identity import ACCESS, ROLE, SWITCH, USER, Identity, Token, parse_identity, parse_switch
+from tinymq.access.quotas import QUOTA, parse_quota, user_of
 from tinymq.base.errors import CorruptData, Denied
 from tinymq.base.identity.grants import Grant, Rights
+from tinymq.base.identity.quota import DEFAULT_NAME, NONE, Quota
 from tinymq.registry.service import RegistryService
 
 
@@ -32,8 +35,10 @@ class Directory:
     enabled: bool = False  # callers are checked
     users: Mapping[str, Identity] = field(default_factory=dict)
     roles: Mapping[str, Identity] = field(default_factory=dict)
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
     _by_token: Mapping[bytes, tuple[Identity, Token]] = field(default_factory=dict)
-    _rights: dict[tuple[str, tuple[str, ...]], Rights] = field(default_factory=dict)  # filled when they are asked for
+    _quotas: dict[str, Quota] = field(default_factory=dict)  # filled when they are asked for, as is the next one
+    _rights: dict[tuple[str, tuple[str, ...]], Rights] = field(default_factory=dict)
 
     def holder(self, sha256: bytes) -> tuple[Identity, Token] | None:
         """The user who has the token of this hash."""
@@ -58,6 +63,20 @@ class Directory:
             self._rights[key] = rights
         return rights
 
+    def quota_of(self, name: str) -> Quota:
+        """What a user may use: its own bounds, and those of every user for the others. Administrators have their own
+        bounds only, so that no bound for all keeps them from lifting it."""
+        known = self._quotas.get(name)
+        if known is not None:
+            return known
+        own, default = self.quotas.get(name, NONE), self.quotas.get(DEFAULT_NAME, NONE)
+        if not self.rights_of(Principal(name, "")).administers:
+            own = own.over(default)
+        if len(self._quotas) >= RIGHTS_MAX:
+            self._quotas.clear()
+        self._quotas[name] = own
+        return own
+
     def administrators(self) -> list[str]:
         """The users who may do everything and have a token."""
         every = (user for user in self.users.values() if user.tokens)
@@ -77,7 +96,7 @@ class Reader:
         """The directory of the present records. A record that does not parse belongs to nobody, and grants nothing."""
         users, roles = self._identities(registry, USER), self._identities(registry, ROLE)
         self._parsed = {(each.kind, each.name): each for each in (*users, *roles)}
-        return make_directory(parse_switch(registry.get_record(ACCESS, SWITCH)), users, roles)
+        return make_directory(parse_switch(registry.get_record(ACCESS, SWITCH)), users, roles, read_quotas(registry))
 
     def _identities(self, registry: RegistryService, kind: str) -> list[Identity]:
         found = []
@@ -90,10 +109,21 @@ class Reader:
         return found
 
 
-def make_directory(enabled: bool, users: Iterable[Identity], roles: Iterable[Identity]) -> Directory:
+def read_quotas(registry: RegistryService) -> dict[str, Quota]:
+    """The quotas of the present records, by user. One that does not parse bounds nothing."""
+    found = {}
+    for record in registry.get_all_records(QUOTA):
+        with suppress(CorruptData):
+            found[user_of(record)] = parse_quota(record)
+    return found
+
+
+def make_directory(
+    enabled: bool, users: Iterable[Identity], roles: Iterable[Identity], quotas: Mapping[str, Quota] | None = None
+) -> Directory:
     by_name = {user.name: user for user in users}
     by_token = {token.sha256: (user, token) for user in by_name.values() for token in user.tokens}
-    return Directory(enabled, by_name, {role.name: role for role in roles}, by_token)
+    return Directory(enabled, by_name, {role.name: role for role in roles}, quotas or {}, _by_token=by_token)
 
 
 def denied(principal: Principal, operation: str, kind: str, name: str, shown: str) -> Denied:

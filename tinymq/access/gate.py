@@ -10,6 +10,7 @@ know of a revocation.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
@@ -17,12 +18,14 @@ from typing import Any
 import structlog
 
 from tinymq.access.audit import Audit, Event
-from tinymq.access.caller import Caller, Credential, quota_name
+from tinymq.access.caller import QUOTA_PREFIX, Caller, Credential, quota_name
 from tinymq.access.directory import NOBODY, Directory, Principal, Reader, denied
 from tinymq.access.identity import ACCESS, RECORD_KINDS, SWITCH, parse_switch
+from tinymq.access.quotas import QUOTA
 from tinymq.base.clock import Clock
 from tinymq.base.config import BrokerConfig, is_loopback
-from tinymq.base.errors import NotReady, TinymqError, Unauthenticated, UnknownTopic
+from tinymq.base.errors import NotReady, QuotaExceeded, TinymqError, Unauthenticated, UnknownTopic
+from tinymq.base.identity.quota import NONE, Quota
 from tinymq.base.identity.token import hash_token
 from tinymq.base.types import TopicId
 from tinymq.net.tls_names import USER_URI, shown
@@ -32,6 +35,7 @@ LISTEN_S = 1.5  # between two questions for the registry's newest version, while
 REFRESH_S = 2.0  # for an answer; together with LISTEN_S below the 5 s in which a revocation takes effect
 DEAF_S = 25.0  # without an answer, this broker allows nothing; below the 30 s that users are told
 TOKEN_CHARS_MAX = 8192
+CONNECTION_MS = 1000  # after which a caller with too many connections may try again
 ACCESSES_MAX = 20_000  # that one stream remembers: a cluster has no more partitions
 
 logger = structlog.get_logger("tinymq.access")
@@ -65,13 +69,14 @@ class Gate:
         self.deaf = required  # until the registry has answered once
         self._listening = False
         self._guards: dict[StreamGuard, None] = {}  # the open streams
+        self._open: Counter[str] = Counter()  # of them, by user
 
     # ---- what the registry says -------------------------------------------------------------------------------
 
     def follow(self, registry: RegistryService) -> None:
         """Decide by this registry from now on."""
         self._registry = registry
-        for kind in RECORD_KINDS:
+        for kind in (*RECORD_KINDS, QUOTA):
             registry.watch_records(kind, self._changed)
         self._changed()
 
@@ -258,7 +263,7 @@ class Gate:
         raise NotReady("this broker does not know the topic yet", hint="ask another broker, or try again shortly")
 
     def guard(self, credential: Credential, call: str) -> StreamGuard:
-        """Return the guard of a stream, which `close` ends. Raises Unauthenticated, NotReady."""
+        """Return the guard of a stream, which `close` ends. Raises Unauthenticated, NotReady, QuotaExceeded."""
         try:
             caller = self.identify(credential)
         except Unauthenticated:
@@ -266,9 +271,25 @@ class Gate:
                 raise
             caller = Caller(NOBODY, credential.host, credential.client)
         self.check_known(caller, call)
+        name, bound = caller.principal.name, self.quota_of(caller.principal).connections
+        if bound is not None and self._open[name] >= bound:
+            raise QuotaExceeded(
+                f"user {name!r} has {self._open[name]} connections to this broker, and may have {bound}",
+                hint="close some of them", retry_after_ms=CONNECTION_MS,
+            )  # fmt: skip
         guard = StreamGuard(self, caller, call)
         self._guards[guard] = None
+        self._open[name] += 1
         return guard
+
+    def quota_by_name(self, name: str) -> Quota:
+        """As `quota_of`, by the name to whose quota a caller counts (`quota_name`); any other name is a client's."""
+        user = name.removeprefix(QUOTA_PREFIX)
+        return self.directory.quota_of(user) if self.on and user and user != name else NONE
+
+    def quota_of(self, principal: Principal) -> Quota:
+        """What a caller may use; no bound while callers are not checked."""
+        return self.directory.quota_of(principal.name) if self.on and principal.name else NONE
 
     def guards(self, name: str, kind: str = "") -> list[StreamGuard]:
         """The open streams of a user, or those of them that may do something to a resource of this kind."""
@@ -280,7 +301,11 @@ class Gate:
 
     def forget(self, guard: StreamGuard) -> None:
         """End the guard of a stream that has ended."""
-        self._guards.pop(guard, None)
+        if self._guards.pop(guard, guard) is None:
+            name = guard.caller.principal.name
+            self._open[name] -= 1
+            if not self._open[name]:
+                del self._open[name]
 
     def _note(
         self, caller: Caller, call: str, operation: str, kind: str, name: str, *, allowed: bool, once: bool = False,

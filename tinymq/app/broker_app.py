@@ -81,7 +81,7 @@ class BrokerApp:
         self._runner = env.runner or self._threads
         self._files = env.files
         self._env = env
-        self.quotas = Quotas(env.clock, config.limits)
+        self.quotas = self.serving.quotas = Quotas(env.clock, config.limits, self.gate.quota_by_name)
         self.quotas.tell(self.metrics.meter.throttled)
         self._tls = make_tls(config)
         self._connector = env.connector(config.limits, self._tls.forwarding if self._tls is not None else None)

@@ -39,6 +39,7 @@ app.command("tinymq.cli.verbs.hold:app", name="hold", help="Keep records from be
 app.command("tinymq.cli.verbs.scan:app", name="scan", help="Show which replicas served a scan, such as a Spark query.")
 app.command("tinymq.cli.verbs.access.user:app", name="user", help="Make users, roles and tokens, and revoke them.")
 app.command("tinymq.cli.verbs.access.acl:app", name="acl", help="Say what users may do: grant, revoke, list, test.")
+app.command("tinymq.cli.verbs.access.quota:app", name="quota", help="Bound what users may use: set, list, delete.")
 app.command(
     "tinymq.cli.verbs.access.cert:app", name="cert", help="Make certificates for TLS: an authority, brokers, users."
 )

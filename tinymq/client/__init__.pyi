@@ -26,6 +26,7 @@ from tinymq.client.admin.scans import ScanDescription as ScanDescription
 from tinymq.client.admin.scans import ScanSummary as ScanSummary
 from tinymq.client.admin.scans import ServedBy as ServedBy
 from tinymq.client.admin.users import AccessAnswer as AccessAnswer
+from tinymq.client.admin.users import QuotaDescription as QuotaDescription
 from tinymq.client.admin.users import TokenDescription as TokenDescription
 from tinymq.client.admin.users import UserDescription as UserDescription
 from tinymq.client.admin.users import WhoAmI as WhoAmI

@@ -36,7 +36,7 @@ from tinymq.registry.state.values import TopicRecord
 from tinymq.rpc.common.access import CONSUMER, GROUP, QUEUE_CHANNEL, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
-from tinymq.rpc.common.caller import require
+from tinymq.rpc.common.caller import count_partition, require
 from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq.rpc.common.lookup import find_topic
 from tinymq.rpc.common.rpc_method import unary
@@ -103,6 +103,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
     @unary(operation="create", resource=TOPIC)
     async def CreateQueue(self, request: pb.CreateQueueRequest, context: Context) -> pb.CreateQueueReply:
         call = self._call(context, "CreateQueue", request)
+        await count_partition(self._serving, request.topic, makes=True)
         return await create_queue(request, call)
 
     @unary(operation="delete", resource=TOPIC)

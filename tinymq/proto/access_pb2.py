@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19tinymq/proto/access.proto\x12\x10tinymq.access.v1\"\x93\x01\n\x08Identity\x12\'\n\x06grants\x18\x01 \x03(\x0b\x32\x17.tinymq.access.v1.Grant\x12\r\n\x05roles\x18\x02 \x03(\t\x12\'\n\x06tokens\x18\x03 \x03(\x0b\x32\x17.tinymq.access.v1.Token\x12\x12\n\ncreated_us\x18\x04 \x01(\x03\x12\x12\n\ncommand_id\x18\x05 \x01(\x0c\"F\n\x05Grant\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06prefix\x18\x04 \x01(\x08\"N\n\x05Token\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\r\n\x05label\x18\x02 \x01(\t\x12\x12\n\ncreated_us\x18\x03 \x01(\x03\x12\x12\n\nexpires_us\x18\x04 \x01(\x03\"%\n\x06Switch\x12\x0f\n\x07\x65nabled\x18\x01 \x01(\x08\x12\n\n\x02\x62y\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19tinymq/proto/access.proto\x12\x10tinymq.access.v1\"\x93\x01\n\x08Identity\x12\'\n\x06grants\x18\x01 \x03(\x0b\x32\x17.tinymq.access.v1.Grant\x12\r\n\x05roles\x18\x02 \x03(\t\x12\'\n\x06tokens\x18\x03 \x03(\x0b\x32\x17.tinymq.access.v1.Token\x12\x12\n\ncreated_us\x18\x04 \x01(\x03\x12\x12\n\ncommand_id\x18\x05 \x01(\x0c\"F\n\x05Grant\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06prefix\x18\x04 \x01(\x08\"N\n\x05Token\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\r\n\x05label\x18\x02 \x01(\t\x12\x12\n\ncreated_us\x18\x03 \x01(\x03\x12\x12\n\nexpires_us\x18\x04 \x01(\x03\"0\n\x05Quota\x12\'\n\x06\x62ounds\x18\x01 \x03(\x0b\x32\x17.tinymq.access.v1.Bound\"$\n\x05\x42ound\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04\"/\n\x04Made\x12\'\n\x06things\x18\x01 \x03(\x0b\x32\x17.tinymq.access.v1.Thing\"I\n\x05Thing\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08until_us\x18\x03 \x01(\x03\x12\x12\n\npartitions\x18\x04 \x01(\r\"%\n\x06Switch\x12\x0f\n\x07\x65nabled\x18\x01 \x01(\x08\x12\n\n\x02\x62y\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GRANT']._serialized_end=267
   _globals['_TOKEN']._serialized_start=269
   _globals['_TOKEN']._serialized_end=347
-  _globals['_SWITCH']._serialized_start=349
-  _globals['_SWITCH']._serialized_end=386
+  _globals['_QUOTA']._serialized_start=349
+  _globals['_QUOTA']._serialized_end=397
+  _globals['_BOUND']._serialized_start=399
+  _globals['_BOUND']._serialized_end=435
+  _globals['_MADE']._serialized_start=437
+  _globals['_MADE']._serialized_end=484
+  _globals['_THING']._serialized_start=486
+  _globals['_THING']._serialized_end=559
+  _globals['_SWITCH']._serialized_start=561
+  _globals['_SWITCH']._serialized_end=598
 # @@protoc_insertion_point(module_scope)

@@ -125,6 +125,108 @@ class Token(_message.Message):
 Global___Token: _TypeAlias = Token  # noqa: Y015
 
 @_typing.final
+class Quota(_message.Message):
+    """The value of a registry record of the kind "quota", by the name of a user; "=default": of every user without its own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOUNDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def bounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Bound]:
+        """in the order of their names"""
+
+    def __init__(
+        self,
+        *,
+        bounds: _abc.Iterable[Global___Bound] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bounds", b"bounds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quota: _TypeAlias = Quota  # noqa: Y015
+
+@_typing.final
+class Bound(_message.Message):
+    """A text, so that a build which does not know a bound leaves it as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """a field of tinymq.base.identity.quota.Quota"""
+    value: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Bound: _TypeAlias = Bound  # noqa: Y015
+
+@_typing.final
+class Made(_message.Message):
+    """The value of a registry record of the kind "made", by the name of a user: what counts to the user's quota."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def things(self) -> _containers.RepeatedCompositeFieldContainer[Global___Thing]: ...
+    def __init__(
+        self,
+        *,
+        things: _abc.Iterable[Global___Thing] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["things", b"things"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Made: _TypeAlias = Made  # noqa: Y015
+
+@_typing.final
+class Thing(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    UNTIL_US_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """topic, group"""
+    name: _builtins.str
+    until_us: _builtins.int
+    """it counts until then, even if it does not exist, because it is being made"""
+    partitions: _builtins.int
+    """of a topic that is being made"""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        until_us: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "partitions", b"partitions", "until_us", b"until_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Thing: _TypeAlias = Thing  # noqa: Y015
+
+@_typing.final
 class Switch(_message.Message):
     """The value of the registry record of the kind "access" with the name "switch"."""
 

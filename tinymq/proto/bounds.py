@@ -28,6 +28,7 @@ REPEATED_MAX: dict[str, int] = {
     "ChannelsRequest.commands": 1000,
     "ProduceMessageRequest.headers": 10_000,
     "CreateTopicRequest.settings": 64,
+    "ChangeQuotaRequest.bounds": 64,
     "AlterTopicRequest.settings": 64,
     "CreateQueueRequest.settings": 64,
     "HeartbeatRequest.owned": 10_000,

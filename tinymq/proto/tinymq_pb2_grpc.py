@@ -1349,6 +1349,16 @@ class UsersStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessReply.FromString,
                 _registered_method=True)
+        self.ChangeQuota = channel.unary_unary(
+                '/tinymq.v1.Users/ChangeQuota',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ChangeQuotaRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ChangeQuotaReply.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/tinymq.v1.Users/ListQuotas',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListQuotasReply.FromString,
+                _registered_method=True)
         self.MakeAdministrator = channel.unary_unary(
                 '/tinymq.v1.Users/MakeAdministrator',
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.MakeAdministratorRequest.SerializeToString,
@@ -1393,6 +1403,19 @@ class UsersServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeQuota(self, request, context):
+        """Sets, removes and shows what users may use.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def MakeAdministrator(self, request, context):
         """Makes an administrator without being one. Needs the proof of the cluster secret.
         """
@@ -1427,6 +1450,16 @@ def add_UsersServicer_to_server(servicer, server):
                     servicer.SwitchAccess,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessReply.SerializeToString,
+            ),
+            'ChangeQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeQuota,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ChangeQuotaRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ChangeQuotaReply.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListQuotasRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListQuotasReply.SerializeToString,
             ),
             'MakeAdministrator': grpc.unary_unary_rpc_method_handler(
                     servicer.MakeAdministrator,
@@ -1570,6 +1603,60 @@ class Users:
             '/tinymq.v1.Users/SwitchAccess',
             tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.SwitchAccessReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Users/ChangeQuota',
+            tinymq_dot_proto_dot_tinymq__pb2.ChangeQuotaRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ChangeQuotaReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Users/ListQuotas',
+            tinymq_dot_proto_dot_tinymq__pb2.ListQuotasRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ListQuotasReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -461,6 +461,9 @@ class UsersStub:
     """Says whether a user may do something, and by which grant."""
     SwitchAccess: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.SwitchAccessRequest, _tinymq_pb2.SwitchAccessReply]
     """Switches the checks of the whole cluster on or off."""
+    ChangeQuota: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ChangeQuotaRequest, _tinymq_pb2.ChangeQuotaReply]
+    """Sets, removes and shows what users may use."""
+    ListQuotas: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListQuotasRequest, _tinymq_pb2.ListQuotasReply]
     MakeAdministrator: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.MakeAdministratorRequest, _tinymq_pb2.MakeAdministratorReply]
     """Makes an administrator without being one. Needs the proof of the cluster secret."""
 
@@ -477,6 +480,9 @@ class UsersAsyncStub(UsersStub):
     """Says whether a user may do something, and by which grant."""
     SwitchAccess: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.SwitchAccessRequest, _tinymq_pb2.SwitchAccessReply]  # type: ignore[assignment]
     """Switches the checks of the whole cluster on or off."""
+    ChangeQuota: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ChangeQuotaRequest, _tinymq_pb2.ChangeQuotaReply]  # type: ignore[assignment]
+    """Sets, removes and shows what users may use."""
+    ListQuotas: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListQuotasRequest, _tinymq_pb2.ListQuotasReply]  # type: ignore[assignment]
     MakeAdministrator: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.MakeAdministratorRequest, _tinymq_pb2.MakeAdministratorReply]  # type: ignore[assignment]
     """Makes an administrator without being one. Needs the proof of the cluster secret."""
 
@@ -520,6 +526,21 @@ class UsersServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.SwitchAccessReply, _abc.Awaitable[_tinymq_pb2.SwitchAccessReply]]:
         """Switches the checks of the whole cluster on or off."""
+
+    @_abc_1.abstractmethod
+    def ChangeQuota(
+        self,
+        request: _tinymq_pb2.ChangeQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ChangeQuotaReply, _abc.Awaitable[_tinymq_pb2.ChangeQuotaReply]]:
+        """Sets, removes and shows what users may use."""
+
+    @_abc_1.abstractmethod
+    def ListQuotas(
+        self,
+        request: _tinymq_pb2.ListQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ListQuotasReply, _abc.Awaitable[_tinymq_pb2.ListQuotasReply]]: ...
 
     @_abc_1.abstractmethod
     def MakeAdministrator(

@@ -84,6 +84,8 @@ EXPECTED = {
     "Users.ListUsers": Access("switch", CLUSTER),
     "Users.TestAccess": Access("switch", CLUSTER),
     "Users.SwitchAccess": Access("switch", CLUSTER),
+    "Users.ChangeQuota": Access("switch", CLUSTER),
+    "Users.ListQuotas": Access("switch", CLUSTER),
     "Users.MakeAdministrator": Access("secret", CLUSTER),
     "Admin.CreateTopic": Access("create", TOPIC),
     "Admin.DeleteTopic": Access("delete", TOPIC),

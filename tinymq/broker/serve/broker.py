@@ -23,6 +23,7 @@ from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.replicas.replica_host import ReplicaHost
 from tinymq.broker.serve.fetch_waits import FetchWaits
+from tinymq.broker.serve.makers import Makers
 from tinymq.broker.serve.producer_ids import ProducerIds
 from tinymq.broker.serve.scans import Scans
 from tinymq.broker.serve.unpack_queue import UnpackQueue
@@ -88,6 +89,7 @@ class Broker:
         self.timing = env.timing
         self.deadlines = env.deadlines
         self.producer_ids = ProducerIds(env.registry)
+        self.makers = Makers(env.registry, env.clock)
         self.scans = Scans(env.clock)
         self.unpack_queue = UnpackQueue(env.runner)
         self.delayed_totals = DelayedTotals()

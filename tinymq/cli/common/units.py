@@ -79,6 +79,18 @@ def parse_seconds(text: str) -> float:
     return float(f"{match[1]}.{match[2] or 0}") * MILLISECONDS[match[3]] / 1000
 
 
+def parse_bytes(text: str) -> int:
+    """Parse "1000", "10MB" or "1.5GiB" into bytes. Raises InvalidRequest."""
+    match = _WITH_UNIT.fullmatch(text if text[-1:].isalpha() else text + "B")
+    if match is None or match[3] not in BYTES or len(text) > DIGITS_MAX:
+        raise InvalidRequest(
+            f"{text!r:.100} is no number of bytes", hint="write one number and one unit: 10MB or 1.5GiB"
+        )
+    decimals = match[2] or ""
+    size: int = int(match[1] + decimals) * BYTES[match[3]]
+    return size // 10 ** len(decimals)
+
+
 def show(name: str, value: str) -> str:
     """Format `value` exactly, in the largest unit of which it is a whole number.
 

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TypedDict, Unpack
+
 from tinymq.base.identity.grants import parse_grant
 from tinymq.client.admin.broker_calls import BrokerCalls
-from tinymq.client.admin.users import AccessAnswer, UserCalls, UserDescription, WhoAmI, grant_of
+from tinymq.client.admin.users import AccessAnswer, QuotaDescription, UserCalls, UserDescription, WhoAmI, grant_of
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common import argument_checks as checks
 from tinymq.proto import tinymq_pb2 as pb
+
+
+class QuotaBounds(TypedDict, total=False):
+    """The bounds of a quota by name (docs/security.md); None removes one.
+
+    bounds: QuotaBounds = {"requests_per_s": 100, "topics": None}
+    """
+
+    produce_bytes_per_s: int | None
+    fetch_bytes_per_s: int | None
+    requests_per_s: int | None
+    connections: int | None
+    topics: int | None
+    partitions: int | None
+    groups: int | None
+    producer_ids_per_h: int | None
 
 
 class AsyncAccess:
@@ -86,6 +104,26 @@ class AsyncAccess:
     ) -> AccessAnswer:
         """Would a user be allowed to do something, and by which grant? Raises NotFound, InvalidRequest, Denied."""
         return await self._users.test(user, parse_grant(operation, resource), self._timeout_s(timeout))
+
+    async def set_quota(
+        self, user: str, *, timeout: float | None = None, **bounds: Unpack[QuotaBounds]
+    ) -> QuotaDescription:
+        """Set some bounds of a user, or of every user ("*") as far as a user has none of its own; None removes a bound.
+
+            await mq.access.set_quota("etl", produce_bytes_per_s=10_000_000, topics=20)
+
+        A rate holds for each broker, and all clients of the user share it; counts hold for the cluster. Other bounds
+        stay. Returns the user's own bounds as they are now. Raises InvalidRequest, InvalidName, Denied.
+        """
+        return await self._users.change_quota(user, bounds, self._timeout_s(timeout))  # type: ignore[arg-type]
+
+    async def delete_quota(self, user: str, *, timeout: float | None = None) -> None:
+        """Remove all bounds of a user, or of every user ("*"). Raises NotFound, Denied."""
+        await self._users.delete_quota(user, self._timeout_s(timeout))
+
+    async def list_quotas(self, user: str = "", *, timeout: float | None = None) -> list[QuotaDescription]:
+        """All quotas, or that of one user. Raises NotFound, Denied."""
+        return await self._users.quotas(user, self._timeout_s(timeout))
 
     async def switch(self, enabled: bool, *, timeout: float | None = None) -> list[str]:
         """Switch the checks of callers on or off, in the whole cluster, and return the administrators by name.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from tinymq.base.errors import InvalidConfig, InvalidRequest
 from tinymq.base.identity.grants import Grant, parse_grant
+from tinymq.base.identity.quota import NONE
 from tinymq.base.identity.token import hash_token, make_token
 from tinymq.base.types import check_consumer_name
 from tinymq.base.value import value
@@ -77,6 +78,18 @@ class AccessAnswer:
     role: str  # through which the user has the grant; "": its own
 
 
+@value
+class QuotaDescription:
+    """What a user may use, bound by bound.
+
+    for quota in mq.access.list_quotas():
+        print(quota.user, quota.bounds)
+    """
+
+    user: str  # "*": every user, as far as a user has no bound of its own
+    bounds: dict[str, int]  # by name, such as requests_per_s
+
+
 class UserCalls:
     """The part of the admin that concerns users."""
 
@@ -120,9 +133,26 @@ class UserCalls:
         by = _texts([reply.by])[0] if reply.allowed else ""
         return AccessAnswer(reply.allowed, by, reply.role)
 
+    async def change_quota(self, user: str, bounds: Mapping[str, int | None], timeout_s: float) -> QuotaDescription:
+        NONE.changed(bounds)  # raises InvalidRequest
+        parts = [pb.QuotaBound(name=name, value=bound) for name, bound in bounds.items()]
+        reply = await self._brokers.change(pb.ChangeQuotaRequest(user=user, bounds=parts), timeout_s)
+        return _quota(user, reply.quota)
+
+    async def delete_quota(self, user: str, timeout_s: float) -> None:
+        await self._brokers.change(pb.ChangeQuotaRequest(user=user, delete=True), timeout_s)
+
+    async def quotas(self, user: str, timeout_s: float) -> list[QuotaDescription]:
+        reply = await self._cluster.ask(pb.ListQuotasRequest(user=user), timeout_s=timeout_s)
+        return [_quota(quota.user, quota) for quota in reply.quotas]
+
     async def switch(self, enabled: bool, timeout_s: float) -> list[str]:
         reply = await self._brokers.change(pb.SwitchAccessRequest(enabled=enabled), timeout_s)
         return list(reply.administrators)
+
+
+def _quota(user: str, quota: pb.QuotaInfo) -> QuotaDescription:
+    return QuotaDescription(user, {bound.name: bound.value for bound in quota.bounds})
 
 
 def to_wire(grant: Grant) -> pb.AccessGrant:

@@ -24,6 +24,7 @@ from tinymq.base.errors import (
     CorruptData,
     Denied,
     OutcomeUnknown,
+    QuotaExceeded,
     TinymqError,
     Unauthenticated,
 )
@@ -185,7 +186,7 @@ class BrokerLink:
         dial_s = min(DIAL_S_MAX, left_s / 2)
         try:
             return await dial(where, hello, dial_s), left_s
-        except Unauthenticated:
+        except (Unauthenticated, QuotaExceeded):  # gRPC would not help
             raise
         except (TinymqError, OSError, ValueError) as error:  # ValueError: not a host name
             # A caller with little time left proves nothing about the port.

@@ -7,6 +7,7 @@ from enum import Enum
 from tinymq.access.audit import Audit
 from tinymq.access.gate import Gate
 from tinymq.base.clock import SystemClock
+from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady
 from tinymq.base.meter import Meter, Unmetered
 from tinymq.broker.coordinator.coordinator import Coordinator
@@ -14,6 +15,7 @@ from tinymq.broker.dead_letters.dead_letters import DeadLetters
 from tinymq.broker.group_watch import GroupWatch
 from tinymq.broker.groups.groups import Groups
 from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.quotas import Quotas
 from tinymq.broker.serve.slices import Slices
 from tinymq.broker.work.unary_worker import UnaryWorkers
 from tinymq.broker.work.workers import Workers
@@ -50,6 +52,7 @@ class Serving:
         self.marks = ForwardMarks(secret)
         self.state = State.STARTING
         self.meter: Meter = Unmetered()
+        self.quotas = Quotas(SystemClock(), Limits())
         self.metrics_address = ""  # of the metrics page, host:port; "" if there is none
         self.stream_address = ""  # of the stream port for clients, host:port; "" if there is none
         self.slices = Slices()  # the turns in which large requests are served

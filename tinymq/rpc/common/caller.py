@@ -16,6 +16,7 @@ from tinymq.access.caller import Caller, Credential, quota_name
 from tinymq.access.directory import Principal
 from tinymq.access.gate import Gate
 from tinymq.base.errors import NotReady, Unauthenticated
+from tinymq.broker.serve.makers import Maker
 from tinymq.net.connection_limits import host_of
 from tinymq.net.tls_names import end_of
 from tinymq.proto.methods import method_of
@@ -102,6 +103,30 @@ def user_of(context: Context) -> str:
     return quota_name(present.caller.principal) if present is not None else client_of(context)
 
 
+async def count_made(serving: Serving, kind: str, name: str, partitions: int = 0) -> None:
+    """Count a topic or a group that the caller of the present RPC is about to make. Raises QuotaExceeded."""
+    present = _PERMITS.get()
+    if present is not None:
+        principal = present.caller.principal
+        maker = Maker(principal.name, present.gate.quota_of(principal))
+        await serving.running().makers.count(maker, kind, name, partitions)
+
+
+async def count_partition(serving: Serving, topic: str, *, makes: bool = False) -> None:
+    """Count one more partition of a topic, for the user who has made the topic. `makes`: if there is no such topic, the
+    call makes it. Raises QuotaExceeded."""
+    present = _PERMITS.get()
+    if present is None:
+        return
+    makers = serving.running().makers
+    partitions, owner = makers.partitions(topic), makers.owner(topic)
+    if makes and not partitions:
+        await count_made(serving, "topic", topic, 1)
+    elif owner:
+        maker = Maker(owner, present.gate.directory.quota_of(owner))
+        await makers.count(maker, "topic", topic, partitions + 1)
+
+
 @contextmanager
 def for_the_broker() -> Iterator[None]:
     """Let the body ask what the broker itself needs to know, for a caller who was admitted before."""
@@ -120,6 +145,8 @@ def admitted(serving: Serving, method: str, access: Access, request: Message, co
         yield
         return
     present = _identified(serving, gate, method, request, context)
+    if not present.forwarded and present.caller.principal.name:  # the broker that forwards a call has counted it
+        serving.quotas.admit_call(quota_name(present.caller.principal))
     _check(present, access, request)
     before = _PERMITS.set(present)
     try:

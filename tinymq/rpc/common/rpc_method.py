@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from tinymq.base.errors import BrokenInvariant, Denied, InvalidRequest, NotReady, TinymqError
+from tinymq.base.errors import BrokenInvariant, Denied, InvalidRequest, NotReady, QuotaExceeded, TinymqError
 from tinymq.base.identity.grants import Operation
 from tinymq.proto.errors import to_wire
 from tinymq.proto.methods import Method, method_of
@@ -82,7 +82,8 @@ def unary(
 def streaming(
     *, operation: Rule, resource: Resource, also: tuple[tuple[Operation, Resource], ...] = ()
 ) -> Callable[[Streaming[S, Q]], Streaming[S, Q]]:
-    """Serve a stream by the decorated method. The InvalidRequest, Denied or NotReady that it raises ends the stream.
+    """Serve a stream by the decorated method. The InvalidRequest, Denied, NotReady or QuotaExceeded
+    that it raises ends the stream.
 
     Other errors concern one message of the stream, and its replies carry them. The arguments are the stream's row in
     the gate's table, by which the method's StreamGuard checks each message.
@@ -93,7 +94,7 @@ def streaming(
         async def answer(service: S, requests: AsyncIterator[Q], context: Context) -> None:
             try:
                 await method(service, requests, context)
-            except (InvalidRequest, Denied, NotReady) as error:
+            except (InvalidRequest, Denied, NotReady, QuotaExceeded) as error:
                 await end_with(error, context)
 
         answer.access = Access(operation, resource, also)  # type: ignore[attr-defined]

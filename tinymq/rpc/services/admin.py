@@ -25,7 +25,7 @@ from tinymq.raft.rules.quorum_loss import RecoveryOrder
 from tinymq.rpc.common.access import CLUSTER, LEVEL, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
-from tinymq.rpc.common.caller import may_describe
+from tinymq.rpc.common.caller import count_made, count_partition, may_describe
 from tinymq.rpc.common.lookup import find_queue, find_topic
 from tinymq.rpc.common.presence import leaves_zeros_out, require
 from tinymq.rpc.common.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
@@ -69,6 +69,7 @@ class AdminService(pb_grpc.AdminServicer):
     @unary(operation="create", resource=TOPIC)
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicReply:
         broker = self._serving.running()
+        await count_made(self._serving, "topic", request.name, request.partitions)
         topic = await broker.create_topic(
             request.name,
             request.partitions,
@@ -95,6 +96,7 @@ class AdminService(pb_grpc.AdminServicer):
     @unary(operation="alter", resource=TOPIC)
     async def AddPartition(self, request: pb.AddPartitionRequest, context: Context) -> pb.AddPartitionReply:
         broker = self._serving.running()
+        await count_partition(self._serving, request.topic)
         added = await broker.add_partition(request.topic, _timeout_s(request.timeout_ms), request.command_id)
         return pb.AddPartitionReply(partition=partition_to_wire(broker, added))
 

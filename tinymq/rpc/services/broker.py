@@ -24,7 +24,7 @@ from tinymq.registry.state.values import BrokerRecord, QueueRecord, TopicRecord
 from tinymq.rpc.common.access import SOME_TOPIC, TOPIC
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context, client_of
-from tinymq.rpc.common.caller import credential_of, may_describe, permits, require
+from tinymq.rpc.common.caller import count_made, credential_of, may_describe, permits, require
 from tinymq.rpc.common.reply_stream import GrpcReplies
 from tinymq.rpc.common.rpc_method import item, streaming, unary
 from tinymq.rpc.services import fetch, produce
@@ -137,6 +137,7 @@ class BrokerService(pb_grpc.BrokerServicer):
             try:
                 if broker.would_create(names[0]):
                     require("create", "topic", names[0])
+                    await count_made(self._serving, "topic", names[0], broker.env.auto_create_partitions)
                 await broker.create_missing(names[0], CREATE_S)
             except TinymqError as error:
                 await self._add_topics(reply, [pb.TopicInfo(name=names[0], error=to_wire(error))])

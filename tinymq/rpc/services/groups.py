@@ -16,7 +16,7 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.common.access import DEAD_LETTERS, GROUP, GROUP_TOPICS
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
-from tinymq.rpc.common.caller import may_describe, require, require_topic
+from tinymq.rpc.common.caller import count_made, may_describe, require, require_topic
 from tinymq.rpc.common.rpc_method import unary
 
 TIMEOUT_S = 10.0  # if the client gives none
@@ -43,6 +43,7 @@ class GroupsService(pb_grpc.GroupsServicer):
             settings=tuple((setting.name, setting.value) for setting in request.settings),
             command_id=request.command_id,
         )
+        await count_made(self._serving, "group", request.name)
         made = await groups.create(wanted, _timeout_s(request.timeout_ms), exist_ok=request.exist_ok)
         return pb.CreateGroupReply(group=group_to_wire(made))
 

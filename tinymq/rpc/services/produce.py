@@ -17,7 +17,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import Closed, InvalidRequest, TinymqError
 from tinymq.broker.delayed.bounds import Due
 from tinymq.broker.partition.admission import admit, cost_of, declare, is_heavy
-from tinymq.broker.partition.partition import Acks, Produced
+from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.quotas import UNLIMITED, Share
 from tinymq.broker.serve.slices import Slice
@@ -169,6 +169,7 @@ class ProduceStream:
         partition = broker.find(topic_id, batch.partition)
         if checked is None:
             checked = admit(payload, batch.payload_crc, broker.limits, declared)
+        self._admit_producer(partition, checked)
         acks = _ACKS.get(batch.acks)
         if acks is None:
             raise InvalidRequest(f"acks {batch.acks} is not known", hint="quorum 0, leader 1, none 2")
@@ -192,6 +193,15 @@ class ProduceStream:
             raise
         if acks is Acks.NONE:
             meter.appended(topic_id, size, records)
+
+    def _admit_producer(self, partition: Partition, batch: CheckedBatch) -> None:
+        """Count a producer that this partition does not know yet. Raises NotLeader, QuotaExceeded."""
+        producer_id = batch.header.producer_id
+        name = self._guard.quota_name if producer_id else ""
+        if name:
+            partition.check_leading()
+            if partition.latest_producer(producer_id) is None:
+                self._serving.quotas.producer_ids.admit(name, partition.name)
 
     def _done(self, taken: _Taken, outcome: Produced | TinymqError) -> None:
         self._answered(taken.size)

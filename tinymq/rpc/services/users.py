@@ -28,8 +28,10 @@ from tinymq.access.identity import (
     without_role,
     without_token,
 )
+from tinymq.access.quotas import QUOTA, pack_quota, parse_quota, record_name
 from tinymq.base.errors import Denied, InvalidRequest, NotFound, Unauthenticated, VersionConflict
 from tinymq.base.identity.grants import ADMINISTRATOR, Grant, Rights, parse_grant
+from tinymq.base.identity.quota import NONE, Quota
 from tinymq.base.types import check_consumer_name
 from tinymq.broker.replicas.recovery import Recovery
 from tinymq.broker.serve.broker import Broker
@@ -127,6 +129,47 @@ class UsersService(pb_grpc.UsersServicer):
             )  # fmt: skip
         self._gate.note_change(caller, "Users.SwitchAccess", "enable" if request.enabled else "disable")
         return pb.SwitchAccessReply(administrators=self._gate.directory.administrators())
+
+    @unary(operation="switch", resource=CLUSTER)
+    async def ListQuotas(self, request: pb.ListQuotasRequest, context: Context) -> pb.ListQuotasReply:
+        broker = self._serving.running()
+        await broker.refresh()
+        self._administrator(context, "Users.ListQuotas")
+        quotas = sorted(self._gate.directory.quotas.items())
+        found = [(user, quota) for user, quota in quotas if request.user in ("", user)]
+        if request.user and not found:
+            raise NotFound(f"{request.user[:300]!r} has no quota", hint="tinymq quota set makes one")
+        return pb.ListQuotasReply(quotas=[_quota_to_wire(user, quota) for user, quota in found])
+
+    @unary(operation="switch", resource=CLUSTER)
+    async def ChangeQuota(self, request: pb.ChangeQuotaRequest, context: Context) -> pb.ChangeQuotaReply:
+        broker = self._serving.running()
+        await broker.refresh()
+        caller = self._administrator(context, "Users.ChangeQuota")
+        name, timeout_s = record_name(request.user), _timeout_s(request.timeout_ms)
+        changes = {bound.name: bound.value if bound.HasField("value") else None for bound in request.bounds}
+        if not changes and not request.delete:
+            raise InvalidRequest("a change of nothing", hint="name a bound, such as requests_per_s")
+        for attempt in range(ATTEMPTS):
+            record = broker.registry.get_record(QUOTA, name)
+            before, version = (parse_quota(record), record.version) if record is not None else (NONE, 0)
+            after = NONE if request.delete else before.changed(changes)
+            if request.delete and record is None:
+                raise NotFound(f"{request.user!r} has no quota")
+            try:
+                if after == NONE and record is not None:
+                    await broker.registry.remove_record(QUOTA, name, version, timeout_s, request.command_id)
+                elif after != before:
+                    value = pack_quota(after)
+                    await broker.registry.put_record(QUOTA, name, value, version, timeout_s, request.command_id)
+                break
+            except VersionConflict:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                await broker.refresh()
+        bounds = ", ".join(f"{bound}={value}" for bound, value in after.bounds().items()) or "none"
+        self._gate.note_change(caller, "Users.ChangeQuota", f"quota of {request.user}: {bounds}")
+        return pb.ChangeQuotaReply(quota=None if after == NONE else _quota_to_wire(request.user, after))
 
     @unary(operation="secret", resource=CLUSTER)
     async def MakeAdministrator(
@@ -285,6 +328,11 @@ def _grant(wire: pb.AccessGrant) -> Grant:
 
 def _to_wire(grant: Grant) -> pb.AccessGrant:
     return pb.AccessGrant(operation=grant.operation, kind=grant.kind, name=grant.name, prefix=grant.prefix)
+
+
+def _quota_to_wire(user: str, quota: Quota) -> pb.QuotaInfo:
+    bounds = [pb.QuotaBound(name=name, value=value) for name, value in quota.bounds().items()]
+    return pb.QuotaInfo(user=user, bounds=bounds)
 
 
 def _user_to_wire(user: Identity) -> pb.UserInfo:

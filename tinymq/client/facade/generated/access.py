@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tinymq.client.admin.access import AsyncAccess
-from tinymq.client.admin.users import AccessAnswer, UserDescription, WhoAmI
+from typing import Unpack
+
+from tinymq.client.admin.access import AsyncAccess, QuotaBounds
+from tinymq.client.admin.users import AccessAnswer, QuotaDescription, UserDescription, WhoAmI
 from tinymq.client.facade.loop_thread import LoopThread
 
 
@@ -78,6 +80,24 @@ class Access:
     def test_access(self, user: str, operation: str, resource: str, *, timeout: float | None = None) -> AccessAnswer:
         """Would a user be allowed to do something, and by which grant? Raises NotFound, InvalidRequest, Denied."""
         return self._loop_thread.run(self._async.test_access(user, operation, resource, timeout=timeout))
+
+    def set_quota(self, user: str, *, timeout: float | None = None, **bounds: Unpack[QuotaBounds]) -> QuotaDescription:
+        """Set some bounds of a user, or of every user ("*") as far as a user has none of its own; None removes a bound.
+
+            mq.access.set_quota("etl", produce_bytes_per_s=10_000_000, topics=20)
+
+        A rate holds for each broker, and all clients of the user share it; counts hold for the cluster. Other bounds
+        stay. Returns the user's own bounds as they are now. Raises InvalidRequest, InvalidName, Denied.
+        """
+        return self._loop_thread.run(self._async.set_quota(user, timeout=timeout, **bounds))
+
+    def delete_quota(self, user: str, *, timeout: float | None = None) -> None:
+        """Remove all bounds of a user, or of every user ("*"). Raises NotFound, Denied."""
+        self._loop_thread.run(self._async.delete_quota(user, timeout=timeout))
+
+    def list_quotas(self, user: str = "", *, timeout: float | None = None) -> list[QuotaDescription]:
+        """All quotas, or that of one user. Raises NotFound, Denied."""
+        return self._loop_thread.run(self._async.list_quotas(user, timeout=timeout))
 
     def switch(self, enabled: bool, *, timeout: float | None = None) -> list[str]:
         """Switch the checks of callers on or off, in the whole cluster, and return the administrators by name.
