@@ -87,8 +87,8 @@ def parse_bytes(text: str) -> int:
             f"{text!r:.100} is no number of bytes", hint="write one number and one unit: 10MB or 1.5GiB"
         )
     decimals = match[2] or ""
-    size: int = int(match[1] + decimals) * BYTES[match[3]]
-    return size // 10 ** len(decimals)
+    size = int(match[1] + decimals) * BYTES[str(match[3])]
+    return int(size // 10 ** len(decimals))
 
 
 def show(name: str, value: str) -> str:

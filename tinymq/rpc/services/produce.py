@@ -200,7 +200,7 @@ class ProduceStream:
         name = self._guard.quota_name if producer_id else ""
         if name:
             partition.check_leading()
-            if partition.latest_producer(producer_id) is None:
+            if partition.duplicates.latest_producer(producer_id) is None:
                 self._serving.quotas.producer_ids.admit(name, partition.name)
 
     def _done(self, taken: _Taken, outcome: Produced | TinymqError) -> None:
