@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from tests.broker.values import takes_over
+from tests.client import fake_delays
+from tests.client.fake_delays import NOW_US as NOW_US
 from tinymq.base.config import Limits
 from tinymq.base.errors import (
     BrokerUnreachable,
@@ -41,7 +43,6 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.proto.methods import method_of
 
-NOW_US = 1_700_000_000_000_000
 _header = lru_cache(maxsize=1 << 14)(parse_header)  # cached, because a fetch reads the header of every frame
 
 
@@ -59,6 +60,8 @@ class FakePartition:
     producers: dict[int, Producer] = field(default_factory=dict)
     shown: dict[int, int] = field(default_factory=dict)  # broker -> its high watermark, if it lags
     epochs: EpochCache = field(default_factory=EpochCache)
+    delayed: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # by schedule id: (when it is due, batch)
+    schedule_ids: int = 0
 
     def high_watermark(self, broker: int) -> int:
         return self.shown.get(broker, self.next_offset)
@@ -255,19 +258,14 @@ class FakeCluster:
             if header.producer_id:
                 found = judge(at.producers.get(header.producer_id), header)
                 if found is not None:
-                    return pb.ProduceResult(
-                        request_id=batch.request_id, base_offset=found.base_offset, append_time_us=NOW_US,
-                        leader_epoch=at.epoch, duplicate=True,
-                    )  # fmt: skip
+                    return fake_delays.answer(at, batch, found.place, duplicate=True)
             if self.records_max is not None and at.next_offset + header.record_count > self.records_max:
                 raise QuotaExceeded("it is full", hint="trim it", retry_after_ms=10)
-            base = at.append(batch.payload)
+            place = at.append(batch.payload) if batch.WhichOneof("due") is None else fake_delays.stage(at, batch)
             self.notify()
         except TinymqError as error:
             return pb.ProduceResult(request_id=batch.request_id, error=to_wire(error))
-        return pb.ProduceResult(
-            request_id=batch.request_id, base_offset=base, append_time_us=NOW_US, leader_epoch=at.epoch
-        )
+        return fake_delays.answer(at, batch, place)
 
     def fetch(self, broker: int, request: pb.FetchRequest) -> pb.FetchReply | None:
         """Return the answer to a fetch; None while there is nothing to answer."""
@@ -323,6 +321,10 @@ class FakeCluster:
                 return self.done.setdefault(request.command_id, pb.DeleteTopicReply())
             case pb.ListOffsetsRequest():
                 return _offsets(self, broker, request)
+            case pb.ListScheduledRequest():
+                return fake_delays.scheduled(self, broker, request)
+            case pb.CancelScheduledRequest():
+                return fake_delays.cancel(self, broker, request)
             case pb.ClusterStatusRequest():
                 return pb.ClusterStatusReply(broker_id=broker, state="running", metadata_leader=1, feature_level=1)
 

@@ -27,7 +27,7 @@ NAMES = {name: getattr(tinymq, name) for name in tinymq.__all__}
 # Objects that do something, as opposed to values and settings. Each method is in an example.
 ACTIVE = (
     "BatchDelivery", "Client", "Consumer", "Delivery", "Frame", "Hold", "Job", "Message", "Producer", "Queue", "Reader",
-    "Scan", "Worker",
+    "Scan", "Schedule", "ScheduledDelivery", "Worker",
 )  # fmt: skip
 RECORDS = 20  # in a topic at first
 CALL_S = 20.0

@@ -18,7 +18,16 @@ from tests.client.produce.test_batcher import Bench, rows
 from tinymq import Client
 from tinymq.base.errors import DeadlineExceeded
 from tinymq.client.facade import producer as facade_producer
-from tinymq.client.produce import batcher, buffer_pool, delivery, owners, producer_batch, send_queue, topic_buffers
+from tinymq.client.produce import (
+    batcher,
+    buffer_pool,
+    delivery,
+    owners,
+    producer_batch,
+    send_queue,
+    topic_buffers,
+    whole_batches,
+)
 from tinymq.client.produce.batcher import UNFINISHED_S
 from tinymq.client.produce.delivery import Delivery
 from tinymq.client.produce.producer_batch import ProducerBatch
@@ -26,7 +35,10 @@ from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format import batch
 from tinymq.format.batch import SCHEMA
 
-MODULES = (facade_producer, batch, batcher, delivery, producer_batch, send_queue, owners, buffer_pool, topic_buffers)
+MODULES = (
+    facade_producer, batch, batcher, delivery, producer_batch, send_queue, owners, buffer_pool, topic_buffers,
+    whole_batches,
+)  # fmt: skip
 Taken = dict[bytes, tuple[ProducerBatch, int]]  # by value
 
 
@@ -66,15 +78,23 @@ def plainly(bench: Bench, number: int) -> Taken:
     return {value: (taken._batch, taken._row)}
 
 
-def whole_batches(bench: Bench, number: int) -> Taken:
+def tables(bench: Bench, number: int) -> Taken:
     """Append a record batch behind a record, whose open batch it has to seal."""
     taken = one_by_one(bench, 100 + number)
     value = b"value-%d" % number
     headers = [{"key": "n", "value": b"%d" % number}] if number % 3 else None
     row = {"key": b"key-%d" % number, "value": value, "headers": headers, "timestamp": 1}
-    part = bench.batcher.append_batch(bench.buffer, 0, pa.RecordBatch.from_pylist([row], SCHEMA))
+    part = bench.whole_batches.append_table(bench.buffer, 0, pa.RecordBatch.from_pylist([row], SCHEMA))
     assert part is not None
     return {**taken, value: (part, 0)}
+
+
+def delayed(bench: Bench, number: int) -> Taken:
+    """Send a delayed record beside an open batch."""
+    taken = one_by_one(bench, 100 + number)
+    value, headers = b"value-%d" % number, {"n": b"%d" % number} if number % 3 else None
+    stored = producer_of(bench).send("t", value, key=b"key-%d" % number, headers=headers, partition=0, delay=1)
+    return {**taken, value: (stored._batch, stored._row)}
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["the loop is quick", "the loop is slow"])
@@ -83,7 +103,8 @@ def whole_batches(bench: Bench, number: int) -> Taken:
     [
         pytest.param(one_by_one, 12, id="one by one"),  # some fill a batch
         pytest.param(plainly, 12, id="plainly"),
-        pytest.param(whole_batches, 4, id="whole batches"),  # each fills one, and ends another
+        pytest.param(tables, 4, id="tables"),  # each fills one, and ends another
+        pytest.param(delayed, 4, id="delayed"),  # each fills one, beside an open one
     ],
 )
 def test_an_interrupt_anywhere_mixes_up_nothing(send: Callable[[Bench, int], Taken], count: int, eager: bool) -> None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 
@@ -281,6 +282,8 @@ class Unsent:
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_us: int
     error: TinymqError
+    delay: timedelta | None = None  # as it was sent: delivered so long after it is stored
+    deliver_at: datetime | None = None  # as it was sent
 
 
 class NotDelivered(TinymqError):

@@ -90,7 +90,7 @@ class RecordMetadata:
 
     topic: str
     partition: int
-    offset: int
+    offset: int  # -1: not known, with acks="none", or as a duplicate of a delayed record
     append_time_us: int  # the leader's clock when the record was appended, not the user's timestamp
     duplicate: bool = False  # an earlier attempt of the same send had already stored it
 

@@ -25,6 +25,8 @@ from tinymq.client.admin.partition_offsets import PartitionOffsets as PartitionO
 from tinymq.client.admin.scans import ScanDescription as ScanDescription
 from tinymq.client.admin.scans import ScanSummary as ScanSummary
 from tinymq.client.admin.scans import ServedBy as ServedBy
+from tinymq.client.admin.schedule import AsyncSchedule as AsyncSchedule
+from tinymq.client.admin.schedule import ScheduledDescription as ScheduledDescription
 from tinymq.client.admin.users import AccessAnswer as AccessAnswer
 from tinymq.client.admin.users import QuotaDescription as QuotaDescription
 from tinymq.client.admin.users import TokenDescription as TokenDescription
@@ -51,12 +53,15 @@ from tinymq.client.facade.producer import Producer as Producer
 from tinymq.client.facade.queue import Queue as Queue
 from tinymq.client.facade.reader import Reader as Reader
 from tinymq.client.facade.scan import Scan as Scan
+from tinymq.client.facade.schedule import Schedule as Schedule
 from tinymq.client.facade.worker import Worker as Worker
 from tinymq.client.frame.frame import AsyncFrame as AsyncFrame
 from tinymq.client.group.consumer import AsyncConsumer as AsyncConsumer
 from tinymq.client.group.fetched_records import TopicPartition as TopicPartition
 from tinymq.client.produce.delivery import BatchDelivery as BatchDelivery
 from tinymq.client.produce.delivery import Delivery as Delivery
+from tinymq.client.produce.delivery import Scheduled as Scheduled
+from tinymq.client.produce.delivery import ScheduledDelivery as ScheduledDelivery
 from tinymq.client.produce.producer import AsyncProducer as AsyncProducer
 from tinymq.client.produce.producer_batch import BatchMetadata as BatchMetadata
 from tinymq.client.queue.queue import AsyncQueue as AsyncQueue

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinymq.base.errors import CorruptData, NotReady
+from tinymq.client.common.due import Due
 from tinymq.client.net.ports import PackedBatch
 from tinymq.client.net.wire import join, produce_batch, read_fetched, varint
 from tinymq.format.entry import crc32c
@@ -21,15 +22,19 @@ u32 = st.integers(0, (1 << 32) - 1)
 @given(
     st.lists(st.tuples(u64, st.binary(max_size=20), u32, st.binary(max_size=300), st.integers(0, 2), u32), max_size=5),
     st.binary(max_size=256),
+    st.none() | st.builds(Due, st.none(), u64) | st.builds(Due, st.integers(0, (1 << 63) - 1), st.none()),
 )
 @settings(deadline=None)
-def test_produce_requests(batches: list[tuple[int, bytes, int, bytes, int, int]], message_id: bytes) -> None:
+def test_produce_requests(
+    batches: list[tuple[int, bytes, int, bytes, int, int]], message_id: bytes, due: Due | None
+) -> None:
     packed: list[PackedBatch] = []
     total = 0
     for request_id, topic_id, partition, message, acks, timeout_ms in batches:
         one, size = produce_batch(
             request_id=request_id, topic_id=topic_id, partition=partition, head=b"h" * 32,
             message=pa.py_buffer(message), acks=acks, timeout_ms=timeout_ms, message_id=message_id,
+            due=due,
         )  # fmt: skip
         packed.append(one)
         total += size
@@ -44,6 +49,9 @@ def test_produce_requests(batches: list[tuple[int, bytes, int, bytes, int, int]]
         assert (batch.request_id, batch.topic_id, batch.partition) == (request_id, topic_id, partition)
         assert (batch.payload, batch.payload_crc) == (payload, crc32c(payload))
         assert (batch.acks, batch.timeout_ms, batch.message_id) == (acks, timeout_ms, message_id)
+        at_us = batch.deliver_at_us if batch.HasField("deliver_at_us") else None
+        delay_us = batch.delay_us if batch.HasField("delay_us") else None
+        assert (at_us, delay_us) == ((due.deliver_at_us, due.delay_us) if due is not None else (None, None))
 
 
 @given(u64, u64, u64, u64, u32, st.binary(max_size=300), st.booleans())

@@ -33,9 +33,11 @@ class Asynchronous:
     closed = True
 
     def __init__(self, bench: Bench) -> None:
+        self.config = bench.config
         self.batcher = bench.batcher
         self.append = bench.batcher.append
-        self.append_identified = bench.batcher.append_identified
+        self.append_identified = bench.whole_batches.append_identified
+        self.append_delayed = bench.whole_batches.append_delayed
 
 
 def producer_of(bench: Bench) -> Producer:

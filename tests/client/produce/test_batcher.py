@@ -19,6 +19,7 @@ from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.partitioner import keyed
 from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import SendQueue
+from tinymq.client.produce.whole_batches import WholeBatches
 from tinymq.format.batch import HEADER_SIZE, decode_batch, pack_batch
 
 KEYED = b"hejsan"
@@ -35,14 +36,16 @@ class Bench:
     def __init__(self, partitions: int = 4, **settings: object) -> None:
         self.clock = ManualClock()
         self.wakes = 0
+        self.config = ProducerConfig(**settings)  # type: ignore[arg-type]
         self.batcher = Batcher(
-            ProducerConfig(**settings),  # type: ignore[arg-type]
+            self.config,
             Limits(),
             monotonic=self.clock.monotonic,
             wall_ns=self.clock.wall_ns,
             rng=random.Random(1),
             wake=self.wake,
         )
+        self.whole_batches = WholeBatches(self.batcher, self.config, Limits())
         self.buffer = self.batcher.buffers.open("t", b"i" * 16, range(partitions))
 
     def wake(self) -> None:

@@ -18,6 +18,7 @@ from tinymq.client.admin.holds import ENOUGH, AsyncHold, HoldDescription, Lease
 from tinymq.client.admin.leadership_transfer import transfer_leader
 from tinymq.client.admin.partition_offsets import PartitionOffsets, find_place
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
+from tinymq.client.admin.schedule import AsyncSchedule
 from tinymq.client.admin.topics import Topics
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Broker, Partition
@@ -69,8 +70,7 @@ class AsyncAdmin:
     ) -> TopicDescription:
         """Change settings of a topic, all of these or none. Settings that are not named stay as they are.
 
-        Each broker applies the change when it hears of it, within moments. Raises UnknownTopic, InvalidConfig,
-        OutcomeUnknown.
+        Brokers apply it when they hear of it, within moments. Raises UnknownTopic, InvalidConfig, OutcomeUnknown.
         """
         return await self._topics.alter(name, settings, self._timeout_s(timeout))
 
@@ -163,8 +163,7 @@ class AsyncAdmin:
 
     async def hold_feature_level(self, level: int = 0, *, timeout: float | None = None) -> FeatureLevel:
         """Make every broker that answers announce at most this level (0: the present one), so that the cluster's level
-        does not rise. The hold survives restarts and lasts until `release_feature_level`. One broker that holds the
-        level is enough.
+        does not rise. One broker that does is enough. The hold survives restarts, up to `release_feature_level`.
 
         Raises InvalidRequest (the level is below the present one, or above what a broker knows), UnsupportedVersion.
         """
@@ -220,8 +219,7 @@ class AsyncAdmin:
     async def unset_consumer(
         self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record. A
-        consumer that reads is not stopped."""
+        """Remove the consumer on record for a channel; with an `epoch`, only that one. One that reads goes on."""
         checks.check_count("epoch", epoch, 0)
         await self._channels.unset_consumer(topic, partition, channel, epoch, self._timeout_s(timeout))
 
@@ -317,6 +315,13 @@ class AsyncAdmin:
         """Settle the dead letters below an offset without sending them back; returns how many that changed."""
         return await self._letters.purge(topic, partition, before, self._timeout_s(timeout))
 
+    # ---- delayed records -----------------------------------------------------------------------------
+
+    def scheduled(self, topic: str, partition: int | None = None, *, timeout: float | None = None) -> AsyncSchedule:
+        """The delayed records of a topic, or of a partition, that are not delivered yet: iterate over it. See
+        AsyncSchedule. `timeout` is of each page."""
+        return AsyncSchedule(self._cluster, topic, partition, self._timeout_s(timeout))
+
     # ---- holds ---------------------------------------------------------------------------------------
 
     def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S) -> AsyncHold:
@@ -346,17 +351,9 @@ class AsyncAdmin:
         return HoldDescription(topic, number, hold_id, first, lease_s)
 
     async def hold_many(
-        self,
-        topic: str,
-        ranges: Mapping[int, int],
-        *,
-        hold_id: bytes,
-        lease: float = LEASE_S,
-        enough: float = ENOUGH,
-        partial: bool = False,
-        light: bool = False,
-        timeout: float | None = None,
-    ) -> dict[int, int]:
+        self, topic: str, ranges: Mapping[int, int], *, hold_id: bytes, lease: float = LEASE_S,
+        enough: float = ENOUGH, partial: bool = False, light: bool = False, timeout: float | None = None,
+    ) -> dict[int, int]:  # fmt: skip
         """Keep, in each partition of `ranges`, the records from its offset on, and return each partition's log start.
 
         All holds have one `hold_id` of 16 bytes, and last for `lease` seconds, 1 to 3600. Another call with the same id
@@ -379,8 +376,7 @@ class AsyncAdmin:
         return await holds.hold_many(self._cluster, name, offsets, lease_request, timeout_s, partial=partial)
 
     async def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
-        """End a hold, whichever client made it: its records may be removed from now on. A hold that does not exist is
-        no error."""
+        """End a hold, whichever client made it: its records may be removed from now on. A missing hold is no error."""
         released = Lease(holds.check_hold_id(hold_id), 0.0)
         number, timeout_s = check_partition(partition), self._timeout_s(timeout)
         await holds.hold_once(self._cluster, check_topic(topic), number, 0, released, timeout_s)

@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.common.argument_checks import WAIT_S_MIN, check_wait
 from tinymq.client.common.config import (
     ConsumerConfig,
     ProducerConfig,
@@ -22,6 +24,7 @@ from tinymq.client.common.config import (
     WorkerConfig,
     configure,
 )
+from tinymq.client.common.due import Delay
 from tinymq.client.common.options import (
     ClientOptions,
     ConsumerOptions,
@@ -41,6 +44,7 @@ from tinymq.client.facade.opened import OpenedObjects
 from tinymq.client.frame.frame import AsyncFrame, OffsetRange, TimeRange
 from tinymq.client.group.consumer import AsyncConsumer, Callback
 from tinymq.client.net.ports import Connector
+from tinymq.client.produce.delivery import Scheduled
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
 from tinymq.client.serve.health import Health
@@ -102,6 +106,21 @@ class AsyncClient:
 
         return AsyncAccess(self.cluster())
 
+    @overload
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, delay: None = None, deliver_at: None = None,
+    ) -> RecordMetadata: ...  # fmt: skip
+    @overload
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, delay: Delay, deliver_at: None = None,
+    ) -> Scheduled: ...  # fmt: skip
+    @overload
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, delay: None = None, deliver_at: datetime,
+    ) -> Scheduled: ...  # fmt: skip
     async def send(
         self,
         topic: str,
@@ -111,18 +130,42 @@ class AsyncClient:
         headers: HeadersLike | None = None,
         timestamp: Timestamp | None = None,
         partition: int | None = None,
-    ) -> RecordMetadata:
+        delay: Delay | None = None,
+        deliver_at: datetime | None = None,
+    ) -> RecordMetadata | Scheduled:
         """Write one record and wait until a majority has it on disk. Sends at the same time share batches.
 
         A record that is sent again is never written twice. Raises UnknownTopic, InvalidRequest, BatchTooLarge; at the
         deadline (request_timeout_ms) QuotaExceeded or DeadlineExceeded if nothing was written, or OutcomeUnknown.
+
+        With `delay` (a timedelta or seconds, 1 s to 30 days) or `deliver_at` (a datetime with a time zone), the record
+        is on a majority of disks when this returns, and is delivered then. `cancel` takes it back until it is. See
+        docs/delayed-messages.md.
         """
         producer = self.shared_producer()
+        if delay is not None or deliver_at is not None:
+            stored = await producer.send_delayed(
+                topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition, delay=delay,
+                deliver_at=deliver_at,
+            )  # fmt: skip
+            return await stored
         delivery = producer.append_here(topic, value, key, headers, timestamp, partition)
         if delivery is None:
             work = producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
             delivery = await work
         return await delivery
+
+    async def cancel(self, topic: str, partition: int, schedule_id: int, *, timeout: float | None = None) -> bool:
+        """Take a delayed record back, by what its `send` returned. True: it is never delivered.
+
+        False: it was delivered or canceled before, or there was none. `timeout` in seconds; request_timeout_ms if not
+        given. Raises UnknownTopic, UnknownPartition, DeadlineExceeded (nothing has changed), OutcomeUnknown.
+        """
+        from tinymq.client.admin.schedule import cancel  # as above
+
+        check_wait(timeout, least_s=WAIT_S_MIN)
+        timeout_s = self.config.request_timeout_ms / 1000 if timeout is None else timeout
+        return await cancel(self.cluster(), topic, partition, schedule_id, timeout_s)
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `async with`, which flushes."""
@@ -171,19 +214,9 @@ class AsyncClient:
         )  # fmt: skip
 
     def scan(
-        self,
-        topic: str,
-        partition: int,
-        start: int,
-        end: int,
-        *,
-        scan_id: str = "",
-        replicas: Tiers | None = None,
-        wait_ms: float = WAIT_MS,
-        topic_id: bytes = b"",
-        leader_last: bool = False,
-        **settings: Unpack[ReaderOptions],
-    ) -> AsyncScan:
+        self, topic: str, partition: int, start: int, end: int, *, scan_id: str = "", replicas: Tiers | None = None,
+        wait_ms: float = WAIT_MS, topic_id: bytes = b"", leader_last: bool = False, **settings: Unpack[ReaderOptions],
+    ) -> AsyncScan:  # fmt: skip
         """A scan of the offsets from `start` up to, and not including, `end` of one partition, as record batches.
 
         These offsets have to be committed already. The first use asks the brokers. Use it in `async with`.
@@ -204,17 +237,10 @@ class AsyncClient:
         return self._opened.keep(scan)
 
     def consumer(
-        self,
-        topics: str | Sequence[str],
-        *,
-        group: str | None = None,
-        instance_id: str | None = None,
-        start: Place = "earliest",
-        on_assigned: Callback | None = None,
-        on_revoked: Callback | None = None,
-        on_lost: Callback | None = None,
-        **settings: Unpack[ConsumerOptions],
-    ) -> AsyncConsumer:
+        self, topics: str | Sequence[str], *, group: str | None = None, instance_id: str | None = None,
+        start: Place = "earliest", on_assigned: Callback | None = None, on_revoked: Callback | None = None,
+        on_lost: Callback | None = None, **settings: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer:  # fmt: skip
         """A consumer of topics, as a member of `group`: its partitions are those that the group gives it.
 
         `topics`: names, and patterns such as "orders-*". The group is made if there is none, and begins at `start`.
@@ -229,15 +255,10 @@ class AsyncClient:
         return self._opened.keep(consumer)
 
     def worker(
-        self,
-        topic: str,
-        *,
-        group: str,
-        start: Place = "earliest",
-        group_settings: Mapping[str, object] | None = None,
-        on_lost: OnLost | None = None,
+        self, topic: str, *, group: str, start: Place = "earliest",
+        group_settings: Mapping[str, object] | None = None, on_lost: OnLost | None = None,
         **settings: Unpack[WorkerOptions],
-    ) -> AsyncWorker:
+    ) -> AsyncWorker:  # fmt: skip
         """A worker of the queue group `group`: each record is leased to one worker. Use it in `async with`.
 
         The group is made if there is none, at `start`, with `group_settings` such as {"lease_ms": 60000}.
@@ -250,15 +271,9 @@ class AsyncClient:
         return self._opened.keep(worker)
 
     def queue(
-        self,
-        topic: str,
-        partition: int = 0,
-        channel: str = "default",
-        *,
-        consumer: str | None = None,
-        start: Place = "earliest",
-        **settings: Unpack[QueueOptions],
-    ) -> AsyncQueue:
+        self, topic: str, partition: int = 0, channel: str = "default", *, consumer: str | None = None,
+        start: Place = "earliest", **settings: Unpack[QueueOptions],
+    ) -> AsyncQueue:  # fmt: skip
         """A partition as a queue, read through `channel`: push to it, and poll it or iterate over it.
 
         The first use asks the brokers. `start`: where the channel begins if it does not exist yet. `consumer`: the name
@@ -272,18 +287,10 @@ class AsyncClient:
         return self._opened.keep(queue)
 
     def subscribe(
-        self,
-        topics: str | Sequence[str],
-        *,
-        group: str,
-        kind: Kind | None = None,
-        concurrency: int = 1,
-        on_error: OnError = "retry",
-        start: Place = "earliest",
-        instance_id: str | None = None,
-        group_settings: Mapping[str, object] | None = None,
-        **settings: Unpack[HandlerOptions],
-    ) -> Callable[[Handler], Handler]:
+        self, topics: str | Sequence[str], *, group: str, kind: Kind | None = None, concurrency: int = 1,
+        on_error: OnError = "retry", start: Place = "earliest", instance_id: str | None = None,
+        group_settings: Mapping[str, object] | None = None, **settings: Unpack[HandlerOptions],
+    ) -> Callable[[Handler], Handler]:  # fmt: skip
         """Subscribe the decorated function: `run` and `serve` call it for each record of the group `group`.
 
             @mq.subscribe("orders", group="billing")

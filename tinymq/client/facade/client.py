@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, Self, Unpack
+from typing import NoReturn, Self, Unpack, overload
 
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.client.common import forks
+from tinymq.client.common.due import Delay
 from tinymq.client.common.options import ClientOptions, HandlerOptions
 from tinymq.client.common.servers import find_cluster
 from tinymq.client.common.start_positions import Place
@@ -25,6 +27,7 @@ from tinymq.client.facade.async_client import AsyncClient
 from tinymq.client.facade.generated.client import ClientCalls
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.blocking_sender import BlockingSender
+from tinymq.client.produce.delivery import Scheduled
 from tinymq.client.serve.health import Health
 from tinymq.client.serve.serving import STOP_TIMEOUT_S, Serving, stopping_signals
 from tinymq.client.serve.subscription import Handler, Kind, OnError
@@ -49,6 +52,8 @@ class Client(ClientCalls):
             print(mq.access.who_am_i().name)
             with mq.producer(compression="zstd") as producer:
                 producer.send("orders", b"...")
+            later = mq.send("orders", b"...", delay=3600)
+            mq.cancel("orders", later.partition, later.schedule_id)
             with mq.reader("orders", start=Offset(5), end="latest") as reader:
                 print(len(reader.poll()))
             print(mq.frame("orders").count())
@@ -102,6 +107,21 @@ class Client(ClientCalls):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client belongs to its process: pass its servers, and make a client where it is used")
 
+    @overload
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, delay: None = None, deliver_at: None = None,
+    ) -> RecordMetadata: ...  # fmt: skip
+    @overload
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, delay: Delay, deliver_at: None = None,
+    ) -> Scheduled: ...  # fmt: skip
+    @overload
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, delay: None = None, deliver_at: datetime,
+    ) -> Scheduled: ...  # fmt: skip
     def send(
         self,
         topic: str,
@@ -111,11 +131,17 @@ class Client(ClientCalls):
         headers: HeadersLike | None = None,
         timestamp: Timestamp | None = None,
         partition: int | None = None,
-    ) -> RecordMetadata:
+        delay: Delay | None = None,
+        deliver_at: datetime | None = None,
+    ) -> RecordMetadata | Scheduled:
         """Write one record and wait until a majority has it on disk. Sends at the same time share batches.
 
         A record that is sent again is never written twice. Raises UnknownTopic, InvalidRequest, BatchTooLarge; at the
         deadline (request_timeout_ms) QuotaExceeded or DeadlineExceeded if nothing was written, or OutcomeUnknown.
+
+        With `delay` (a timedelta or seconds, 1 s to 30 days) or `deliver_at` (a datetime with a time zone), the record
+        is on a majority of disks when this returns, and is delivered then. `cancel` takes it back until it is. See
+        docs/delayed-messages.md.
         """
         if self._closed:
             raise Closed("the client is closed")
@@ -126,6 +152,13 @@ class Client(ClientCalls):
         # A signal handler that sends while this thread is inside of `send` must not wait for the interrupted record:
         # it uses another producer.
         nested = self._direct.nested
+        if delay is not None or deliver_at is not None:
+            producer = loop_thread.do(lambda: self._async.shared_producer(nested=nested))
+            delayed = producer.send_delayed(
+                topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition, delay=delay,
+                deliver_at=deliver_at,
+            )  # fmt: skip
+            return loop_thread.run(delayed).result()
         delivery = None if nested else self._direct.send(topic, value, key, headers, timestamp, partition)
         if delivery is None:
             producer = loop_thread.do(lambda: self._async.shared_producer(nested=nested))

@@ -64,11 +64,14 @@ TWINS = (
         sync_only=frozenset({"lazy", "relation"}),
     ),
     Twin("tinymq.client.admin.holds", "Hold"),
+    Twin("tinymq.client.admin.schedule", "Schedule", by_hand="tinymq.client.facade.schedule"),
     Twin(
         "tinymq.client.produce.producer",
         "Producer",
         by_hand="tinymq.client.facade.producer",
-        internal=frozenset({"append_here", "close_s", "closed", "direct", "ended", "ready", "unfinished"}),
+        internal=frozenset(
+            {"append_here", "close_s", "closed", "direct", "ended", "ready", "send_delayed", "unfinished"}
+        ),
     ),
     Twin(
         "tinymq.client.group.consumer",

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from datetime import datetime
 from types import TracebackType
+from typing import TypedDict, overload
 from zlib import crc32
 
 from tinymq.base.errors import Closed, NotDelivered
 from tinymq.client.common import forks
+from tinymq.client.common.due import Delay, check_due
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.generated.producer import ProducerCalls
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce import exit
 from tinymq.client.produce.batcher import RECORD_OVERHEAD_BYTES
-from tinymq.client.produce.delivery import Delivery
+from tinymq.client.produce.delivery import Delivery, ScheduledDelivery
 from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, AsyncProducer
+
+
+class Record(TypedDict):
+    """What a record has beside its value, by the names that every `send` and `append` give it."""
+
+    key: bytes | None
+    headers: HeadersLike | None
+    timestamp: Timestamp | None
+    partition: int | None
 
 
 class Producer(ProducerCalls):
@@ -45,23 +57,36 @@ class Producer(ProducerCalls):
         self._wall_ns = batcher.wall_ns
         self._append: Callable[..., Delivery | None] = asynchronous.append
         self._append_identified: Callable[..., Delivery | None] = asynchronous.append_identified
+        self._append_delayed: Callable[..., ScheduledDelivery | None] = asynchronous.append_delayed
         weakref.finalize(self, exit.close_unused, asynchronous).atexit = False
         forks.in_child(self, Producer._forked)
 
     def __repr__(self) -> str:
         return repr(self._async).replace("AsyncProducer", "Producer", 1)
 
+    @overload
     def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike | None = None,
-        timestamp: Timestamp | None = None,
-        partition: int | None = None,
-        message_id: str | bytes | None = None,
-    ) -> Delivery:
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: None = None, deliver_at: None = None,
+    ) -> Delivery: ...  # fmt: skip
+    @overload
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: Delay, deliver_at: None = None,
+    ) -> ScheduledDelivery: ...  # fmt: skip
+    @overload
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: None = None, deliver_at: datetime,
+    ) -> ScheduledDelivery: ...  # fmt: skip
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: Delay | None = None, deliver_at: datetime | None = None,
+    ) -> Delivery | ScheduledDelivery:  # fmt: skip
         """Give one record its place in the buffer. Waits for room up to block_ms_max, then raises BufferFull.
 
         The Delivery ends when the record is acknowledged (`delivery.result()`), or fails for good. `timestamp` is a
@@ -69,19 +94,26 @@ class Producer(ProducerCalls):
 
         With `message_id`, the topic needs a `dedupe_window`: if its partition has stored a record of this id within the
         window, the Delivery has that record's offset, and `duplicate` is True. Such a record is a batch of its own.
+
+        With `delay` (1 s to 30 days) or `deliver_at`, it is stored now and delivered then: docs/delayed-messages.md.
         """
         if (
             value.__class__ is bytes
-            and topic.__class__ is str
             and (key is None or (key and key.__class__ is bytes))
             and headers is None
             and timestamp is None
             and partition is None
             and message_id is None
-            and (buffer := self._plain_topics.get(topic)) is not None
+            and delay is None
+            and deliver_at is None
+            and (topics := self._plain_topics)
         ):
             # What most programs send is appended here, as Batcher.append and ProducerBatch.put do it. Their calls would
             # take longer than all the rest. What does not simply join an open batch is left to them, and so are errors.
+            try:
+                buffer = topics[topic]
+            except (KeyError, TypeError):  # not open yet, or not the name of a topic
+                return self._append_or_wait(topic, value, key, headers, timestamp)
             size = RECORD_OVERHEAD_BYTES + len(value)
             if key is None:
                 queue = buffer.sticky
@@ -106,30 +138,37 @@ class Producer(ProducerCalls):
                     delivery = Delivery()
                     delivery._batch, delivery._row = batch, row
                     return delivery
-        return self._append_or_wait(topic, value, key, headers, timestamp, partition=partition, message_id=message_id)
+        return self._append_or_wait(
+            topic, value, key, headers, timestamp, partition=partition, message_id=message_id, delay=delay,
+            deliver_at=deliver_at,
+        )  # fmt: skip
 
     def _append_or_wait(
         self, topic: str, value: bytes | None, key: bytes | None, headers: HeadersLike | None,
-        timestamp: Timestamp | None, partition: int | None, message_id: str | bytes | None,
-    ) -> Delivery:  # fmt: skip
-        if message_id is None:
+        timestamp: Timestamp | None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: Delay | None = None, deliver_at: datetime | None = None,
+    ) -> Delivery | ScheduledDelivery:  # fmt: skip
+        delayed = delay is not None or deliver_at is not None
+        if message_id is None and not delayed:
             delivery = self._append(topic, value, key, headers, timestamp, partition)
-        else:
-            delivery = self._append_identified(
-                topic, value, key, headers, timestamp=timestamp, partition=partition, message_id=message_id
+            if delivery is not None:
+                return delivery
+        record: Record = {"key": key, "headers": headers, "timestamp": timestamp, "partition": partition}
+        if delayed:
+            due = check_due(delay, deliver_at, self._async.config.acks)
+            stored = self._append_delayed(topic, value, **record, message_id=message_id, due=due)
+            if stored is not None:
+                return stored
+            return self._loop_thread.run(
+                self._async.send_delayed(
+                    topic, value, **record, message_id=message_id, delay=delay, deliver_at=deliver_at
+                )
             )
-        if delivery is None:
-            work = self._async.send(
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                timestamp=timestamp,
-                partition=partition,
-                message_id=message_id,
-            )
-            delivery = self._loop_thread.run(work)
-        return delivery
+        if message_id is not None:
+            delivery = self._append_identified(topic, value, **record, message_id=message_id)
+            if delivery is not None:
+                return delivery
+        return self._loop_thread.run(self._async.send(topic, value, **record, message_id=message_id))
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, within `timeout` seconds (delivery_timeout_ms if None); what is left then ends as not delivered.
@@ -151,4 +190,4 @@ class Producer(ProducerCalls):
 
     def _forked(self) -> None:
         self._plain_topics = {}
-        self._append = self._append_identified = forks.refuse
+        self._append = self._append_identified = self._append_delayed = forks.refuse

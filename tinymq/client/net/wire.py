@@ -15,6 +15,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import Closed, CorruptData, NotReady, TinymqError
+from tinymq.client.common.due import Due
 from tinymq.client.net.ports import Fetched, PackedBatch
 from tinymq.format import batch as batches
 from tinymq.proto import tinymq_pb2 as pb
@@ -31,6 +32,8 @@ _PAYLOAD = bytes([5 << 3 | _LENGTH])
 _ACKS = bytes([6 << 3 | _VARINT])
 _TIMEOUT_MS = bytes([7 << 3 | _VARINT])
 _MESSAGE_ID = bytes([8 << 3 | _LENGTH])
+_DELIVER_AT_US = bytes([9 << 3 | _VARINT])
+_DELAY_US = bytes([10 << 3 | _VARINT])
 
 
 def varint(value: int) -> bytes:
@@ -55,6 +58,7 @@ def produce_batch(
     acks: int,
     timeout_ms: int,
     message_id: bytes = b"",
+    due: Due | None = None,
 ) -> tuple[PackedBatch, int]:
     """Pack one batch. Returns (the batch, the bytes of its fields and its payload)."""
     crc = int(google_crc32c.extend(int(google_crc32c.value(head)), message))
@@ -67,6 +71,9 @@ def produce_batch(
     )  # fmt: skip
     if message_id:
         fields += _MESSAGE_ID + varint(len(message_id)) + message_id
+    if due is not None:
+        at_us, delay_us = due.deliver_at_us, due.delay_us
+        fields += _DELAY_US + varint(delay_us or 0) if at_us is None else _DELIVER_AT_US + varint(at_us)
     return PackedBatch(fields, head, message), len(fields) + len(head) + message.size
 
 

@@ -21,11 +21,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from zlib import crc32
 
-import pyarrow as pa
-
 from tinymq.base.config import Limits
 from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest
-from tinymq.client.common.argument_checks import check_topic
 from tinymq.client.common.config import COMPRESSION, ProducerConfig
 from tinymq.client.common.gil import GIL
 from tinymq.client.common.values import (
@@ -33,7 +30,6 @@ from tinymq.client.common.values import (
     Timestamp,
     check_headers,
     check_key,
-    check_message_id,
     check_timestamp,
     check_value,
     header_bytes,
@@ -45,7 +41,7 @@ from tinymq.client.produce.owners import Owners
 from tinymq.client.produce.producer_batch import Cells, ProducerBatch
 from tinymq.client.produce.send_queue import Owner, SendQueue
 from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer, TopicBuffers
-from tinymq.format.batch import Codec, encode_record_batch
+from tinymq.format.batch import Codec
 from tinymq.format.columns import Headers
 
 LOG = logging.getLogger("tinymq.client")
@@ -86,14 +82,13 @@ class Batcher:
         self._linger_s, self._delivery_s = config.linger_ms / 1000, config.delivery_timeout_ms / 1000
         self._codec: Codec = COMPRESSION[config.compression]
         self.record_bytes_max = min(limits.record_bytes_max, limits.batch_bytes_max - BATCH_OVERHEAD_BYTES)
-        self._batch_bytes_limit = limits.batch_bytes_max
         named = config.partitioner
-        self._partitioner = partitioner.named(named) if isinstance(named, str) else named
+        self.partitioner = partitioner.named(named) if isinstance(named, str) else named
         self._keyed = named == "keyed"
         # Topics to whose open batches a caller may append as `append` does, by name.
         self.plain_topics: Mapping[str, TopicBuffer] = self._by_topic if GIL and self._keyed else {}
         self._monotonic, self.wall_ns = monotonic, wall_ns
-        self._rng, self._wake = rng, wake
+        self.rng, self._wake = rng, wake
         self._awake = False  # `wake` was called, and `woken` was not yet
         self._timed = False  # the loop has a timer for the next open batch that is due
         self._closed = False
@@ -132,7 +127,7 @@ class Batcher:
         if partition is not None:
             if (queue := buffer.queue(partition)) is None:
                 return None
-        elif self._partitioner is None:
+        elif self.partitioner is None:
             if key and self._keyed:
                 queue = buffer.queues[crc32(key) % len(buffer.queues)]
             else:
@@ -152,8 +147,8 @@ class Batcher:
         try:
             with self.lock:
                 if queue is None:
-                    assert self._partitioner is not None, "every other record has a queue"
-                    queue = buffer.pick(self._partitioner(cells[1], len(buffer.queues)))
+                    assert self.partitioner is not None, "every other record has a queue"
+                    queue = buffer.pick(self.partitioner(cells[1], len(buffer.queues)))
                 while True:
                     if not bound:
                         queue = buffer.sticky
@@ -164,7 +159,7 @@ class Batcher:
                         break
                     full.append(self._seal(queue))
                     if not bound:
-                        buffer.turn(self._rng)
+                        buffer.turn(self.rng)
             for sealed in full:
                 self._finish(sealed)
         except BaseException:
@@ -172,40 +167,28 @@ class Batcher:
             raise
         return delivery_of(batch, row)
 
-    def append_identified(
-        self, topic: str, value: bytes | None, key: bytes | None, headers: HeadersLike | None,
-        timestamp: Timestamp | None, partition: int | None, message_id: str | bytes,
-    ) -> Delivery | None:  # fmt: skip
-        """Append one record with a message id, as a batch of its own. None and errors: as `append`.
+    def put_whole(
+        self, choose: Callable[[], SendQueue | None], fill: Callable[[ProducerBatch], None], *, behind: bool
+    ) -> ProducerBatch | None:
+        """Queue a batch that no other record joins. None: not now, because `choose` found no queue for it.
 
-        A partition recognises the ids of its own records only. A record without a key or a partition therefore goes to
-        the partition that its id chooses, so that another attempt of another program goes there, too.
+        `choose` is called under the lock; `fill` gives the batch its records. `behind`: everything that the queue got
+        before comes before it.
         """
-        identity = check_message_id(message_id)
-        buffer = self._by_topic.get(check_topic(topic))
-        if buffer is None or self.pool.taken_bytes >= self.pool.bytes_max:
+        if self.pool.taken_bytes >= self.pool.bytes_max:
             return None
-        value, key = check_value(value), None if key is None else check_key(key)
-        pairs = check_headers(headers or ())
-        size = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + header_bytes(pairs)
-        if size > self.record_bytes_max:
-            raise BatchTooLarge(f"record of {size} bytes with its framing; at most {self.record_bytes_max}")
-        time_us, full = self.wall_ns() // 1000 if timestamp is None else check_timestamp(timestamp), None
+        full: ProducerBatch | None = None  # to be encoded
         try:
             with self.lock:
-                if partition is not None:
-                    queue = buffer.queue(partition)
-                elif self._partitioner is not None:
-                    queue = buffer.pick(self._partitioner(key or identity, len(buffer.queues)))
-                else:
-                    queue = buffer.queues[crc32(key or identity) % len(buffer.queues)]
+                queue = choose()
                 if queue is None:
                     return None
-                full, batch = self._begin_behind(queue)
-                batch.message_id, batch.bound, batch.count, batch.bytes = identity, True, 1, size
-                batch.cells, batch.headers = [value, key, time_us], {0: pairs} if pairs else {}
+                batch = self._new_batch(queue)
+                fill(batch)
+                if behind and queue.open is not None and queue.open.count:
+                    full = self._seal(queue)
                 # From here on only the last statement is a call, so that an interrupt leaves all of it or nothing.
-                self.pool.taken_bytes += size
+                self.pool.taken_bytes += batch.bytes
                 self._unfinished[batch] = batch.opened_s + UNFINISHED_S
                 queue.sealed.append(batch)
             if full is not None:
@@ -214,48 +197,13 @@ class Batcher:
         except BaseException:
             self._wake()
             raise
-        return delivery_of(batch, 0)
-
-    def append_batch(self, buffer: TopicBuffer, partition: int | None, batch: pa.RecordBatch) -> ProducerBatch | None:
-        """Append a record batch of SCHEMA as one batch, behind everything appended before. None: not now."""
-        if self.pool.taken_bytes >= self.pool.bytes_max:
-            return None
-        message = encode_record_batch(batch, self._codec)
-        if message.size > self._batch_bytes_limit - BATCH_OVERHEAD_BYTES:
-            raise BatchTooLarge(f"record batch of {message.size} bytes; brokers take up to {self._batch_bytes_limit}")
-        full, size, count = None, message.size, batch.num_rows
-        try:
-            with self.lock:
-                queue = buffer.sticky if partition is None else buffer.queue(partition)
-                if queue is None:
-                    return None
-                if partition is None:
-                    buffer.turn(self._rng)
-                full, pending = self._begin_behind(queue)
-                pending.message, pending.codec, pending.count, pending.bytes = message, self._codec, count, size
-                pending.bound = partition is not None
-                # From here on only the last statement is a call, so that an interrupt leaves all of it or nothing.
-                self.pool.taken_bytes += size
-                self._unfinished[pending] = pending.opened_s + UNFINISHED_S
-                queue.sealed.append(pending)
-            if full is not None:
-                self._finish(full)
-            self._finish(pending)
-        except BaseException:
-            self._wake()
-            raise
-        return pending
+        return batch
 
     def _new_batch(self, queue: SendQueue) -> ProducerBatch:
         if self._closed:
             raise Closed("the producer is closed")
         now_s = self._monotonic()
         return ProducerBatch(queue, now_s, now_s + self._delivery_s)
-
-    def _begin_behind(self, queue: SendQueue) -> tuple[ProducerBatch | None, ProducerBatch]:
-        """Return the open batch, sealed, and one behind it that no other record joins. Under the lock."""
-        batch = self._new_batch(queue)
-        return self._seal(queue) if queue.open is not None and queue.open.count else None, batch
 
     def _open(self, queue: SendQueue) -> ProducerBatch:
         batch = queue.open = self._new_batch(queue)
@@ -297,7 +245,7 @@ class Batcher:
         self.owners.claim(batch)
         queue.sealed.append(batch)
         if free:
-            buffer.turn(self._rng)
+            buffer.turn(self.rng)
         return batch
 
     def give_back(self, batch: ProducerBatch) -> None:
@@ -351,7 +299,7 @@ class Batcher:
             for topic in turned:
                 buffer = self._by_topic.get(topic)
                 if buffer is not None and buffer.sticky.open is None:
-                    buffer.turn(self._rng)
+                    buffer.turn(self.rng)
         for batch in sealed:
             try:
                 batch.encode(self._codec)
@@ -366,7 +314,7 @@ class Batcher:
         with self.lock:
             buffer.usable, buffer.left = usable, left
             if buffer.sticky.partition in left:
-                buffer.turn(self._rng)
+                buffer.turn(self.rng)
 
     def move(self, buffer: TopicBuffer, queue: SendQueue) -> list[SendQueue]:
         """Move the batches that are not bound to the queue's partition to usable queues, and return those.
@@ -375,7 +323,7 @@ class Batcher:
         """
         with self.lock:
             if buffer.sticky is queue:
-                buffer.turn(self._rng)
+                buffer.turn(self.rng)
             batch = queue.open
             sealed = self._seal(queue) if batch is not None and batch.count and not batch.bound else None
         if sealed is not None:
@@ -384,7 +332,7 @@ class Batcher:
         targets: dict[SendQueue, None] = {}
         with self.lock:
             for moved in queue.withdraw():
-                number = partitioner.pick_sticky(queue.partition, buffer.usable, self._rng)
+                number = partitioner.pick_sticky(queue.partition, buffer.usable, self.rng)
                 moved.queue = target = buffer.by_number[number]
                 target.sealed.append(moved)
                 targets[target] = None

@@ -1,4 +1,4 @@
-"""The handles of records that are being sent: a slotted one per record, and one per `send_batch`.
+"""The handles of records that are being sent: a slotted one per record, delayed or not, and one per `send_batch`.
 
 A Delivery shares the completion of its batch (producer_batch.py).
 """
@@ -7,24 +7,38 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, Generic, Self, TypeVar
 
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import RecordMetadata
+from tinymq.base.value import value
 from tinymq.client.common.argument_checks import check_wait
+from tinymq.client.common.values import as_datetime
 from tinymq.client.produce.producer_batch import BatchMetadata, ProducerBatch, acquired, locked
 
 LOG = logging.getLogger("tinymq.client")
 
+Result = TypeVar("Result")
 
-class Delivery:
-    """The delivery of one record. It shares its batch's completion, so it is cheap. Awaitable, and usable in any
-    thread.
 
-        delivery = producer.send("orders", b"...")
-        delivery.add_done_callback(lambda ended: print(ended.exception()))
-        print(delivery.result(timeout=30.0).offset, delivery.done())
+@value
+class Scheduled:
+    """A record that is stored, and that its partition delivers when it is due. It gets its offset then.
+
+    scheduled = mq.send("orders", b"remind 17", delay=3600)
+    print(scheduled.partition, scheduled.schedule_id, scheduled.deliver_at)
     """
+
+    topic: str
+    partition: int
+    schedule_id: int  # of this record alone in its partition, for good
+    deliver_at: datetime  # in UTC; not before this, by the clock of the partition's leader
+    duplicate: bool = False  # an earlier attempt of the same send had already stored it
+
+
+class _RecordDelivery(Generic[Result]):
+    """What the deliveries of one record have in common. Each shares its batch's completion, so it is cheap."""
 
     __slots__ = ("_batch", "_row")
 
@@ -36,8 +50,8 @@ class Delivery:
         """Has the delivery ended, in success or failure? Never blocks."""
         return self._batch.done
 
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait until the record is acknowledged, and return its place.
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait until the record is acknowledged, and return what became of it.
 
         Raises the error that ended the delivery: a definite failure, or OutcomeUnknown. After `timeout` seconds it
         raises TimeoutError, and the record is still being sent.
@@ -45,7 +59,7 @@ class Delivery:
         error = self.exception(timeout)
         if error is not None:
             raise error
-        return self._metadata()
+        return self._result()
 
     def exception(self, timeout: float | None = None) -> TinymqError | None:
         """Return the error that ended the delivery; None if the record was acknowledged. Blocks as `result` does."""
@@ -53,7 +67,7 @@ class Delivery:
             raise TimeoutError(f"not delivered within {timeout} s; it may yet be")
         return self._batch.take_error((self._row,))
 
-    def add_done_callback(self, call: Callable[[Delivery], object]) -> None:
+    def add_done_callback(self, call: Callable[[Self], object]) -> None:
         """Call `call(self)` at the end, in the client's thread; now, if it has ended. `call` must not block."""
 
         def wake() -> None:
@@ -64,24 +78,67 @@ class Delivery:
 
         self._batch.when_done(wake)
 
-    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+    def __await__(self) -> Generator[Any, None, Result]:
         batch = self._batch
         if not batch.done:
             yield from batch.ended_on_loop()
         error = None if batch.error is None else batch.take_error((self._row,))
         if error is not None:
             raise error
-        return self._metadata()
+        return self._result()
 
-    def _metadata(self) -> RecordMetadata:
+    def __repr__(self) -> str:
+        batch = self._batch
+        state = "waiting" if not batch.done else "failed" if batch.error else self._place()
+        return f"<{type(self).__name__} {batch.queue.topic}/{batch.queue.partition} {state}>"
+
+    def _result(self) -> Result:
+        raise NotImplementedError
+
+    def _place(self) -> str:
+        raise NotImplementedError
+
+
+class Delivery(_RecordDelivery[RecordMetadata]):
+    """The delivery of one record. It shares its batch's completion, so it is cheap. Awaitable, and usable in any
+    thread.
+
+        delivery = producer.send("orders", b"...")
+        delivery.add_done_callback(lambda ended: print(ended.exception()))
+        print(delivery.result(timeout=30.0).offset, delivery.done())
+    """
+
+    __slots__ = ()
+
+    def _result(self) -> RecordMetadata:
         batch, queue = self._batch, self._batch.queue
         offset = batch.base_offset + self._row if batch.base_offset >= 0 else -1
         return RecordMetadata(queue.topic, queue.partition, offset, batch.append_time_us, batch.duplicate)
 
-    def __repr__(self) -> str:
-        batch = self._batch
-        state = "waiting" if not batch.done else "failed" if batch.error else f"offset {batch.base_offset + self._row}"
-        return f"<Delivery {batch.queue.topic}/{batch.queue.partition} {state}>"
+    def _place(self) -> str:
+        return f"offset {self._batch.base_offset + self._row}"
+
+
+class ScheduledDelivery(_RecordDelivery[Scheduled]):
+    """The way of one delayed record to its partition, which ends when the record is stored there, and not when it is
+    delivered. Awaitable, and usable in any thread.
+
+        stored = producer.send("orders", b"remind 17", delay=3600)
+        stored.add_done_callback(lambda ended: print(ended.exception()))
+        print(stored.result(timeout=30.0).schedule_id, stored.done())
+    """
+
+    __slots__ = ()
+
+    def _result(self) -> Scheduled:
+        batch, queue = self._batch, self._batch.queue
+        assert batch.scheduled is not None, "the sender sets it before the batch ends"
+        schedule_id, deliver_at_us = batch.scheduled
+        return Scheduled(queue.topic, queue.partition, schedule_id, as_datetime(deliver_at_us), batch.duplicate)
+
+    def _place(self) -> str:
+        scheduled = self._result()
+        return f"schedule id {scheduled.schedule_id}, due at {scheduled.deliver_at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def delivery_of(batch: ProducerBatch, row: int) -> Delivery:
@@ -91,7 +148,14 @@ def delivery_of(batch: ProducerBatch, row: int) -> Delivery:
     return delivery
 
 
-def hasten(delivery: Delivery, deadline_s: float) -> None:
+def scheduled_delivery_of(batch: ProducerBatch) -> ScheduledDelivery:
+    """Return the delivery of the one record of a delayed batch."""
+    delivery = ScheduledDelivery()
+    delivery._batch, delivery._row = batch, 0
+    return delivery
+
+
+def hasten(delivery: Delivery | ScheduledDelivery, deadline_s: float) -> None:
     """Bring the deadline of the record's batch forward to `deadline_s`, because its send has waited for room before."""
     delivery._batch.deadline_s = min(delivery._batch.deadline_s, deadline_s)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar, overload
 
 import pyarrow as pa
 
@@ -21,17 +22,20 @@ from tinymq.client.cluster.lookups import topic_with
 from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import check_partition, check_topic, check_wait
 from tinymq.client.common.config import ProducerConfig
+from tinymq.client.common.due import Delay, check_due
 from tinymq.client.common.topic_settings import UNBOUNDED
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.produce import exit, partitioner
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.blocking_sender import BlockingSender
-from tinymq.client.produce.delivery import BatchDelivery, Delivery, hasten
+from tinymq.client.produce.delivery import BatchDelivery, Delivery, ScheduledDelivery, hasten
 from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.sender import Sender
-from tinymq.client.produce.table_split import by_partition, by_size
 from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer
+from tinymq.client.produce.whole_batches import WholeBatches, by_partition, by_size
 from tinymq.format.batch import conform
+
+Handle = TypeVar("Handle", bound=Delivery | ScheduledDelivery)
 
 LEAVING_IN_ERROR_S = 5.0  # a `with` block left by an exception flushes for so long at most
 
@@ -61,7 +65,9 @@ class AsyncProducer:
             loop_ended=cluster.loop.is_closed,
         )
         self._sender = Sender(cluster, config, self.batcher)
-        self.append_identified = self.batcher.append_identified  # the same for a record with a message id
+        self._whole_batches = whole = WholeBatches(self.batcher, config, cluster.config.limits)
+        # The same for records that are batches of their own.
+        self.append_identified, self.append_delayed = whole.append_identified, whole.append_delayed
         self._soon = wake
         self._direct: BlockingSender | None = None
         self.append = self.batcher.append  # the synchronous half of send; the facade's threads call it
@@ -70,11 +76,29 @@ class AsyncProducer:
         forks.in_child(self, AsyncProducer._forked)
 
     def _forked(self) -> None:
-        self.append = self.append_identified = forks.refuse
+        self.append = self.append_identified = self.append_delayed = forks.refuse
 
     def __repr__(self) -> str:
         return f"<AsyncProducer with acks={self.config.acks!r}{' (closed)' if self.closed else ''}>"
 
+    @overload
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: None = None, deliver_at: None = None,
+    ) -> Delivery: ...  # fmt: skip
+    @overload
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: Delay, deliver_at: None = None,
+    ) -> ScheduledDelivery: ...  # fmt: skip
+    @overload
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: None = None, deliver_at: datetime,
+    ) -> ScheduledDelivery: ...  # fmt: skip
     async def send(
         self,
         topic: str,
@@ -85,7 +109,9 @@ class AsyncProducer:
         timestamp: Timestamp | None = None,
         partition: int | None = None,
         message_id: str | bytes | None = None,
-    ) -> Delivery:
+        delay: Delay | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Delivery | ScheduledDelivery:
         """Append one record to the buffer. Waits for room up to block_ms_max, then raises BufferFull.
 
         The Delivery ends when the record is acknowledged (`await delivery`) or has failed. `timestamp` is a datetime
@@ -94,19 +120,50 @@ class AsyncProducer:
 
         With `message_id`, the topic needs a `dedupe_window`: if its partition has stored a record of this id within the
         window, the Delivery has that record's offset, and `duplicate` is True. Such a record is a batch of its own.
+
+        With `delay` (a timedelta or seconds, 1 s to 30 days) or `deliver_at` (a datetime with a time zone), the record
+        is stored now and delivered then: the result is a ScheduledDelivery. See docs/delayed-messages.md.
         """
         if asyncio.get_running_loop() is not self.loop:
             self._cluster.check_loop()
+        if delay is not None or deliver_at is not None:
+            return await self.send_delayed(
+                topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition,
+                message_id=message_id, delay=delay, deliver_at=deliver_at,
+            )  # fmt: skip
         append: Callable[..., Delivery | None] = self.append
         if message_id is not None:
             append = partial(self.append_identified, message_id=message_id)
         delivery = append(topic, value, key, headers, timestamp, partition)
         if delivery is None:
-            started_s = self._cluster.clock.monotonic()
-            while delivery is None:
-                await self.ready(topic, started_s, partition)
-                delivery = append(topic, value, key, headers, timestamp, partition)
-            hasten(delivery, started_s + self.config.delivery_timeout_ms / 1000)
+            again = partial(
+                append, topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+            )  # fmt: skip
+            delivery = await self._append_when_ready(again, topic, partition)
+        return delivery
+
+    async def send_delayed(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: Delay | None, deliver_at: datetime | None,
+    ) -> ScheduledDelivery:  # fmt: skip
+        """As `send`, of a delayed record: for callers that do not know which of the two arguments they have."""
+        append = partial(
+            self.append_delayed, topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition,
+            message_id=message_id, due=check_due(delay, deliver_at, self.config.acks),
+        )  # fmt: skip
+        return append() or await self._append_when_ready(append, topic, partition)
+
+    async def _append_when_ready(
+        self, append: Callable[[], Handle | None], topic: str, partition: int | None
+    ) -> Handle:
+        """Return what `append` returns once there is room, and the topic is known. Raises as `ready`."""
+        delivery = None
+        started_s = self._cluster.clock.monotonic()
+        while delivery is None:
+            await self.ready(topic, started_s, partition)
+            delivery = append()
+        hasten(delivery, started_s + self.config.delivery_timeout_ms / 1000)
         return delivery
 
     def append_here(
@@ -144,7 +201,7 @@ class AsyncProducer:
             while True:
                 if buffer is None or self._closed:
                     raise Closed("the producer is closed")
-                pending = self.batcher.append_batch(buffer, place, piece)
+                pending = self._whole_batches.append_table(buffer, place, piece)
                 if pending is not None:
                     parts.append(pending)
                     break

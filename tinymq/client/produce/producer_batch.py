@@ -17,6 +17,7 @@ import pyarrow as pa
 from tinymq.base.errors import Closed, TinymqError, Unsent
 from tinymq.base.value import value
 from tinymq.client.common.argument_checks import FORK_HINT, check_wait
+from tinymq.client.common.due import Due
 from tinymq.client.common.rows import Row, rows_of
 from tinymq.format.batch import SCHEMA, Codec, encode
 from tinymq.format.columns import Headers
@@ -75,6 +76,7 @@ class ProducerBatch:
         "count",
         "deadline_s",
         "done",
+        "due",
         "duplicate",
         "epoch",
         "error",
@@ -88,6 +90,7 @@ class ProducerBatch:
         "process",
         "queue",
         "request_id",
+        "scheduled",
         "seen",
         "sent",
         "unanswered",
@@ -105,6 +108,7 @@ class ProducerBatch:
         self.cells: list[Any] = []
         self.headers: dict[int, Headers] = {}
         self.message_id = b""  # of its one record; b"": the records have none
+        self.due: Due | None = None  # of its one record; None: the records are not delayed
         self.bound = False  # some record must go to this partition, because it has a key or names the partition
         self.count = 0  # of records
         self.bytes = 0  # what the buffer pool counts
@@ -125,6 +129,7 @@ class ProducerBatch:
         self.base_offset = -1
         self.append_time_us = 0
         self.duplicate = False
+        self.scheduled: tuple[int, int] | None = None  # of a delayed batch: schedule id, and when it is due (us)
         self.error: TinymqError | None = None
         self.waiters: list[Callable[[], None]] | None = None
         # The first event loop on which the end is awaited, and a future for each await. That loop alone touches them.
@@ -269,7 +274,7 @@ class ProducerBatch:
         """Return the records of a failed batch whose Delivery has not told the error."""
         error, queue = self.error, self.queue
         assert error is not None, "only a failed batch has unsent records"
-        seen = self.seen or ()
+        seen, due = self.seen or (), self.due or Due(None, None)
         return [
             Unsent(
                 topic=queue.topic,
@@ -279,6 +284,8 @@ class ProducerBatch:
                 headers=headers,
                 timestamp_us=time_us,
                 error=error,
+                delay=due.delay,
+                deliver_at=due.deliver_at,
             )
             for row, (key, value, headers, time_us) in enumerate(self._records())
             if row not in seen

@@ -214,7 +214,12 @@ class Sender:
         else:
             queue.acknowledged(batch)
             self._batcher.pool.release(batch.bytes)
-            batch.succeed(result.base_offset, result.append_time_us, result.duplicate)
+            # By a message id, this may be a duplicate of a record of the other kind. One that was not delayed has no
+            # schedule id, and was delivered when it was appended; one that was delayed has no offset that is known.
+            if batch.due is not None:
+                batch.scheduled = (result.schedule_id, result.deliver_at_us or result.append_time_us)
+            base_offset = -1 if result.schedule_id else result.base_offset
+            batch.succeed(base_offset, result.append_time_us, result.duplicate)
         if queue.open is not None:
             self._seal_due()
         self._drive(queue)
@@ -378,4 +383,5 @@ def pack(queue: SendQueue, batch: ProducerBatch, producer_id: int, acks: int) ->
         acks=acks,
         timeout_ms=max(1, int(left_s * 1000)),
         message_id=batch.message_id,
+        due=batch.due,
     )

@@ -18,6 +18,7 @@ from tinymq.client.common.start_positions import OffsetLike, Place
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
 from tinymq.client.facade.generated.hold import Hold
 from tinymq.client.facade.loop_thread import LoopThread
+from tinymq.client.facade.schedule import Schedule
 
 
 class Admin:
@@ -63,8 +64,7 @@ class Admin:
     ) -> TopicDescription:
         """Change settings of a topic, all of these or none. Settings that are not named stay as they are.
 
-        Each broker applies the change when it hears of it, within moments. Raises UnknownTopic, InvalidConfig,
-        OutcomeUnknown.
+        Brokers apply it when they hear of it, within moments. Raises UnknownTopic, InvalidConfig, OutcomeUnknown.
         """
         return self._loop_thread.run(self._async.alter_topic(name, settings, timeout=timeout))
 
@@ -146,8 +146,7 @@ class Admin:
 
     def hold_feature_level(self, level: int = 0, *, timeout: float | None = None) -> FeatureLevel:
         """Make every broker that answers announce at most this level (0: the present one), so that the cluster's level
-        does not rise. The hold survives restarts and lasts until `release_feature_level`. One broker that holds the
-        level is enough.
+        does not rise. One broker that does is enough. The hold survives restarts, up to `release_feature_level`.
 
         Raises InvalidRequest (the level is below the present one, or above what a broker knows), UnsupportedVersion.
         """
@@ -207,9 +206,7 @@ class Admin:
     def unset_consumer(
         self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Remove the consumer on record for a channel; with an `epoch`, only if that assignment is still on record. A
-        consumer that reads is not stopped.
-        """
+        """Remove the consumer on record for a channel; with an `epoch`, only that one. One that reads goes on."""
         self._loop_thread.run(self._async.unset_consumer(topic, partition, channel, epoch, timeout=timeout))
 
     def create_group(
@@ -318,6 +315,14 @@ class Admin:
         """Settle the dead letters below an offset without sending them back; returns how many that changed."""
         return self._loop_thread.run(self._async.purge_dead_letters(topic, partition, before, timeout=timeout))
 
+    def scheduled(self, topic: str, partition: int | None = None, *, timeout: float | None = None) -> Schedule:
+        """The delayed records of a topic, or of a partition, that are not delivered yet: iterate over it. See
+        Schedule. `timeout` is of each page.
+        """
+        return Schedule(
+            self._loop_thread, self._loop_thread.do(lambda: self._async.scheduled(topic, partition, timeout=timeout))
+        )
+
     def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S) -> Hold:
         """Keep the records from `offset` on while an `with` block runs, despite retention. See Hold."""
         return Hold(
@@ -391,7 +396,5 @@ class Admin:
         )
 
     def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
-        """End a hold, whichever client made it: its records may be removed from now on. A hold that does not exist is
-        no error.
-        """
+        """End a hold, whichever client made it: its records may be removed from now on. A missing hold is no error."""
         self._loop_thread.run(self._async.release_hold(topic, partition, hold_id, timeout=timeout))

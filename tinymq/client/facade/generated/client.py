@@ -49,6 +49,14 @@ class ClientCalls:
 
         return Access(self._loop_thread, self._loop_thread.do(lambda: self._async.access))
 
+    def cancel(self, topic: str, partition: int, schedule_id: int, *, timeout: float | None = None) -> bool:
+        """Take a delayed record back, by what its `send` returned. True: it is never delivered.
+
+        False: it was delivered or canceled before, or there was none. `timeout` in seconds; request_timeout_ms if not
+        given. Raises UnknownTopic, UnknownPartition, DeadlineExceeded (nothing has changed), OutcomeUnknown.
+        """
+        return self._loop_thread.run(self._async.cancel(topic, partition, schedule_id, timeout=timeout))
+
     def producer(self, **settings: Unpack[ProducerOptions]) -> Producer:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `with`, which flushes."""
         return Producer(self._loop_thread, self._loop_thread.do(lambda: self._async.producer(**settings)))
