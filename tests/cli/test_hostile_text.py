@@ -42,6 +42,8 @@ ASKING: dict[str, list[str]] = {
     "topic delete": [TOPIC, "--yes"],
     "produce": [TOPIC],
     "consume": [TOPIC, "-e"],
+    "schedule list": [TOPIC],
+    "schedule cancel": [TOPIC, "0", "17"],
     "channel list": [TOPIC],
     "channel seek": [TOPIC, "c", "--to", "end"],
     "channel delete": [TOPIC, "c"],

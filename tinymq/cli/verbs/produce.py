@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
@@ -16,6 +17,7 @@ from cyclopts import App, Parameter
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import BatchTooLarge, InvalidRequest, NotDelivered, TinymqError
+from tinymq.cli.common.due import DueTime, parse_due
 from tinymq.cli.common.escapes import unescaped
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.common.json_records import InputRecord, Place, json_record, plain_record
@@ -24,7 +26,7 @@ from tinymq.cli.common.output import print_json, progress, say
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 
 if TYPE_CHECKING:
-    from tinymq.client import Delivery, Producer
+    from tinymq.client import Delivery, Producer, ScheduledDelivery
 
 FILES = r"Files to read lines from. [default: standard input] The \n at the end of a line is not part of its record."
 SEPARATOR = r"The text before the first separator in a line is the key. \t, \n, \r, \0, \xNN and \\\\ are escapes."
@@ -43,6 +45,8 @@ Partitioner = Annotated[
     Literal["keyed", "round_robin", "sticky"],
     Parameter(help="keyed: by the key; lines without one go to one partition per batch. round_robin: line by line."),
 ]
+DELAY = "Deliver each record so long after it is stored: 1s to 30d, such as 90s, 5m or 1.5h."
+DELIVER_AT = "Deliver the records then: 18:00 (when it is next 18:00 in UTC), ISO 8601, or seconds since 1970."
 LINE_BYTES_MAX = Limits().record_bytes_max
 PROGRESS_EVERY = 1_000
 ERRORS_SHOWN_MAX = 5
@@ -57,6 +61,7 @@ class Tally:
     sent: int = 0  # records passed to the producer; each of them is acknowledged or fails
     acknowledged: int = 0
     errors: list[TinymqError] = field(default_factory=list)
+    pending: deque[Delivery | ScheduledDelivery] = field(default_factory=deque)  # sent, and not counted yet
 
     @property
     def failed(self) -> int:
@@ -76,6 +81,8 @@ def produce(
     header: Annotated[list[str] | None, Parameter(name=["--header", "-H"], help="name=value; may be repeated.")] = None,
     partition: OnePartition = None,
     partitioner: Partitioner = "keyed",
+    delay: Annotated[str | None, Parameter(help=DELAY)] = None,
+    deliver_at: Annotated[str | None, Parameter(help=DELIVER_AT)] = None,
     compression: Literal["none", "lz4", "zstd"] = "none",
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
@@ -86,16 +93,17 @@ def produce(
     acknowledged and how many were not. They are also printed after an interrupt or an error, unless no record was sent
     before it. With -K, a line without the separator is such an error.
 
+    With --delay or --deliver-at, records are stored now and delivered then: see `tinymq schedule`.
+
     With -i jsonl each line is a JSON object with `value` or `value_base64`, and may have `key` or `key_base64`,
     `headers` and `timestamp`. Its topic, partition and offset are ignored. -H adds headers to each record.
     """
     fixed = parse_headers(header or [])
     if partition is not None and partitioner != "keyed":
         raise InvalidRequest(f"--partition and --partitioner {partitioner} exclude one another")
+    due = parse_due(delay, deliver_at)
     read = reader_of(input, key, key_separator, optional=key_optional)
-    began = time.monotonic()
-    tally = Tally()
-    pending: deque[Delivery] = deque()
+    began, tally = time.monotonic(), Tally()
     timeout_ms = servers.timeout_ms
     try:
         with (
@@ -108,20 +116,17 @@ def produce(
                 block_ms_max=timeout_ms,
             ) as producer,
         ):
-            send = partial(_send, producer, topic, headers=fixed, partition=partition)
-            _send_lines(_lines(files or []), read, send, tally, pending, advance)
+            send = partial(_send, producer, topic, headers=fixed, partition=partition, due=due)
+            _send_lines(_lines(files or []), read, send, tally, advance)
             if not tally.lines:
                 mq.admin.describe_topic(topic)  # report an unknown topic even if there is nothing to send
-            with suppress(NotDelivered):  # the loop below collects the errors
-                producer.flush()
-            for delivery in pending:
-                delivery.exception()  # waits, and marks the error as handled
+            _wait(producer, tally)
     except BaseException:
-        _count_done(pending, tally)
+        _count_done(tally)
         if tally.sent:
             _report(tally, time.monotonic() - began, output)
         raise
-    _count_done(pending, tally)
+    _count_done(tally)
     _report(tally, time.monotonic() - began, output)
     return Exit.FAILED if tally.failed else Exit.OK
 
@@ -129,33 +134,38 @@ def produce(
 def _send_lines(
     lines: Iterator[tuple[bytes, Place]],
     read: Callable[[bytes, Place], InputRecord],
-    send: Callable[[InputRecord], Delivery],
+    send: Callable[[InputRecord], Delivery | ScheduledDelivery],
     tally: Tally,
-    pending: deque[Delivery],
     advance: Callable[[int], None],
 ) -> None:
     for line, place in lines:
         record = read(line, place)
         tally.lines += 1
-        pending.append(send(record))
+        tally.pending.append(send(record))
         tally.sent += 1
         tally.bytes += len(line)
         if tally.lines % PROGRESS_EVERY == 0:
             advance(tally.bytes)
-        _count_done(pending, tally)
+        _count_done(tally)
+
+
+def _wait(producer: Producer, tally: Tally) -> None:
+    with suppress(NotDelivered):  # the loop below collects the errors
+        producer.flush()
+    for delivery in tally.pending:
+        delivery.exception()  # waits, and marks the error as handled
 
 
 def _send(
-    producer: Producer, topic: str, record: InputRecord, headers: list[tuple[str, bytes]], partition: int | None
-) -> Delivery:
-    return producer.send(
-        topic,
-        record.value,
-        key=record.key,
-        headers=[*record.headers, *headers],
-        timestamp=record.timestamp,
-        partition=partition,
-    )
+    producer: Producer, topic: str, record: InputRecord, headers: list[tuple[str, bytes]], partition: int | None,
+    due: DueTime | None,
+) -> Delivery | ScheduledDelivery:  # fmt: skip
+    value, key, every, timestamp = record.value, record.key, [*record.headers, *headers], record.timestamp
+    if due is None:
+        return producer.send(topic, value, key=key, headers=every, timestamp=timestamp, partition=partition)
+    if isinstance(due, timedelta):
+        return producer.send(topic, value, key=key, headers=every, timestamp=timestamp, partition=partition, delay=due)
+    return producer.send(topic, value, key=key, headers=every, timestamp=timestamp, partition=partition, deliver_at=due)
 
 
 def reader_of(
@@ -241,10 +251,10 @@ def without_ends(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterat
         yield line.removesuffix(b"\n")
 
 
-def _count_done(pending: deque[Delivery], tally: Tally) -> None:
-    """Remove finished deliveries from the front of `pending`, and count them."""
-    while pending and pending[0].done():
-        error = pending.popleft().exception()
+def _count_done(tally: Tally) -> None:
+    """Remove finished deliveries from the front of those that are pending, and count them."""
+    while tally.pending and tally.pending[0].done():
+        error = tally.pending.popleft().exception()
         if error is None:
             tally.acknowledged += 1
         elif len(tally.errors) < ERRORS_SHOWN_MAX:
@@ -272,6 +282,7 @@ app = App(
         "seq 1000 | tinymq produce orders",
         "tinymq produce orders -K ':' people.txt",
         "seq 6 | tinymq produce orders --partitioner round_robin",
+        "echo 'remind 17' | tinymq produce orders --delay 5m",
         "tinymq consume orders -e -o jsonl | tinymq produce copies -i jsonl",
     ),
 )
