@@ -292,14 +292,18 @@ class Cluster:
         return self._links
 
     def _jump(self, jump: Callable[[], None]) -> None:
-        """Let the brokers' clock jump, on their loop, and keep them registered."""
+        """Let the brokers' clock jump, on their loop, keep them registered, and have them look at what is due."""
 
         def on_loop() -> None:
             jump()
             for app in self.brokers.values():
-                registry = app.serving.broker.registry if app.serving.broker is not None else None
-                if isinstance(registry, ReplicatedRegistry):
-                    registry.grant_whole_leases()
+                broker = app.serving.broker
+                if broker is None:
+                    continue
+                if isinstance(broker.registry, ReplicatedRegistry):
+                    broker.registry.grant_whole_leases()
+                for partition in broker.replica_host.partitions.values():
+                    partition.delays.look()
 
         self.call(on_loop)
 

@@ -212,6 +212,10 @@ class Delays:
         with suppress(TinymqError):  # a leadership that has ended already
             self._publisher.lead(DueTimes(self._state.delayed, self.now_us()))
 
+    def look(self) -> None:
+        """Look at what is due now, because the broker's clock has jumped. Timers that have begun do not notice."""
+        self._publisher.look()
+
     def follow(self) -> None:
         self.uncommitted.clear()
         self._publisher.follow()
