@@ -7,7 +7,7 @@ here is made in the same turn of the loop as its append.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import structlog
@@ -19,6 +19,7 @@ from tinymq.base.types import Position
 from tinymq.broker.delayed.bounds import DelayedTotals, Due, check_delayed, check_due, check_waiting
 from tinymq.broker.delayed.copying import SegmentBounds, due_copies
 from tinymq.broker.delayed.due_times import DueTimes
+from tinymq.broker.delayed.merging import DueBatch, MergedBatch, merge, runs
 from tinymq.broker.delayed.staged_reads import StagedBatch, read_staged
 from tinymq.broker.delayed.uncommitted_delays import UncommittedDelays, Waiting
 from tinymq.broker.partition.deadlines import Deadlines
@@ -146,16 +147,23 @@ class Delays:
     async def read(self, batches: Sequence[DelayedBatch]) -> dict[int, StagedBatch]:
         return await read_staged(self._group().log.reader, batches)
 
-    def publish(self, batch: DelayedBatch, staged: StagedBatch) -> None:
-        if self.uncommitted.open(self._state.delayed, batch.schedule_id) is None:
-            return  # it was canceled while its payload was read
-        payload = pack_published([batch.schedule_id], staged.batch)
-        data = NewEntry(
-            Kind.DATA, payload, batch.records, staged.head.max_timestamp_us, version=PUBLISHED_VERSION
-        )  # fmt: skip
+    def publish(self, schedule_ids: Sequence[int], staged: Mapping[int, StagedBatch]) -> None:
+        # Some may have been canceled while their payloads were read.
+        due = [DueBatch(batch, staged[batch.schedule_id]) for batch in self.waiting(schedule_ids)]
+        for run in runs(due):
+            merged = merge(run, self._limits)
+            for each in [merged] if merged is not None else [merge([one], self._limits) for one in run]:
+                assert each is not None, "a batch by itself stays as it is"
+                self._publish(each)
+
+    def _publish(self, merged: MergedBatch) -> None:
+        """Append the entry that publishes delayed batches."""
+        payload = pack_published(sorted(batch.schedule_id for batch in merged.waiting), merged.batch)
+        data = NewEntry(Kind.DATA, payload, merged.records, merged.max_timestamp_us, version=PUBLISHED_VERSION)
         position = self._propose(data)
-        self.uncommitted.ended(position.index, [batch], published=True)
-        self.late_us(position.append_time_us - batch.deliver_at_us)
+        self.uncommitted.ended(position.index, merged.waiting, published=True)
+        for batch in merged.waiting:
+            self.late_us(position.append_time_us - batch.deliver_at_us)
 
     # ---- copying, so that old segments can go
 

@@ -7,7 +7,7 @@ turn of the loop: during the read, one may have been canceled, or the leadership
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from tinymq.broker.delayed.staged_reads import StagedBatch
 from tinymq.broker.partition.deadlines import Deadlines, Ticket
 from tinymq.broker.state.delayed import DelayedBatch
 
-TURN_MAX = 64  # batches that are read, and then appended, in one turn of the loop
+TURN_MAX = 256  # batches that are read, and then appended, in one turn of the loop
 RETRY = Backoff(0.05, 5.0)  # after failures, such as too many uncommitted bytes, or a full disk
 # The append clock is at most 1 % faster than the monotonic clock, so a long wait has to end a little early.
 NEAR_S = 1.0
@@ -44,8 +44,11 @@ class DelayedLog(Protocol):
         """The batches by schedule id."""
         ...
 
-    def publish(self, batch: DelayedBatch, staged: StagedBatch) -> None:
-        """Append the entry that publishes a batch, unless it has ended. Raises NotLeader, QuotaExceeded, DiskFull."""
+    def publish(self, schedule_ids: Sequence[int], staged: Mapping[int, StagedBatch]) -> None:
+        """Append the entries that publish batches, in this order, except for those that have ended.
+
+        Raises NotLeader, QuotaExceeded, DiskFull, maybe after some of them.
+        """
         ...
 
 
@@ -115,13 +118,11 @@ class Publisher:
 
     async def _publish(self, due: DueTimes, taken: Sequence[int]) -> None:
         """Publish these batches. If that fails, the ones that are left are due again."""
-        left = self._log.waiting(taken)
         try:
-            staged = await self._log.read(left)
-            while left:
-                self._log.publish(left[0], staged[left[0].schedule_id])
-                left = left[1:]
-        finally:
-            for batch in left:
+            staged = await self._log.read(self._log.waiting(taken))
+            self._log.publish(taken, staged)
+        except TinymqError:
+            for batch in self._log.waiting(taken):
                 due.add(batch.deliver_at_us, batch.schedule_id)
+            raise
         await asyncio.sleep(0)  # entries in memory are read without a pause, and others have to have their turn

@@ -147,9 +147,17 @@ class DelayedBatches:
         return DelayedBatch(*[column[row] for column in self._columns])
 
     def _compact(self) -> None:
-        alive = [row for row, index in enumerate(self._columns[3]) if index != _ENDED]
-        self._columns = [array(column.typecode, [column[row] for row in alive]) for column in self._columns]
-        self._dead = 0
+        """Remove the rows that have ended, one slice for each run of other rows."""
+        columns, indexes, start = _empty(), self._columns[3], 0
+        for _ in range(self._dead):
+            end = indexes.index(_ENDED, start)
+            if start < end:
+                for column, old in zip(columns, self._columns, strict=True):
+                    column.extend(old[start:end])
+            start = end + 1
+        for column, old in zip(columns, self._columns, strict=True):
+            column.extend(old[start:])
+        self._columns, self._dead = columns, 0
 
     # ---- as bytes
 
