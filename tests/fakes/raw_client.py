@@ -29,6 +29,7 @@ class Raw:
         self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
         self.broker = pb_grpc.BrokerStub(self.channel)
         self.admin = pb_grpc.AdminStub(self.channel)
+        self.channels = pb_grpc.ChannelsStub(self.channel)
         self.schedules = pb_grpc.SchedulesStub(self.channel)
         self._numbers = 0
 

@@ -64,8 +64,8 @@ def test_a_canceled_batch_is_never_seen(tinymq_cluster: Cluster) -> None:
         topic_id, leader = await topic(tinymq_cluster, "canceled")
         async with Raw(leader) as raw:
             first, second = await raw.produce(
-                batch(topic_id, payload(value=b"a"), 1, delay_us=1_500_000),
-                batch(topic_id, payload(value=b"b"), 2, delay_us=1_500_000),
+                batch(topic_id, payload(value=b"a"), 1, delay_us=1_000_000),
+                batch(topic_id, payload(value=b"b"), 2, delay_us=1_000_000),
             )
             cancel = pb.CancelScheduledRequest(topic_id=topic_id, partition=0, schedule_id=first.schedule_id)
             assert (await raw.schedules.CancelScheduled(cancel)).canceled
@@ -104,7 +104,7 @@ def test_delayed_batches_survive_a_change_of_leaders(tinymq_cluster: Cluster) ->
         topic_id, leader = await topic(tinymq_cluster, "moved", 3)
         async with Raw(leader) as raw:
             sent = await raw.produce(
-                *[batch(topic_id, payload(value=b"%d" % n), n, delay_us=2_000_000) for n in range(1, 51)]
+                *[batch(topic_id, payload(value=b"%d" % n), n, delay_us=1_200_000) for n in range(1, 51)]
             )
             assert all(result.schedule_id for result in sent)
             reply = await raw.admin.TransferLeader(pb.TransferLeaderRequest(topic="moved", partition=0))
