@@ -8,7 +8,7 @@ from tinymq.base.errors import UnsupportedVersion
 from tinymq.format import feature_level
 from tinymq.format.entry import ENTRY_VERSION, Kind
 from tinymq.format.feature_level import ENTRIES, FIRST_LEVEL, KNOWN_LEVEL
-from tinymq.proto import partition_pb2, peer_pb2, registry_pb2
+from tinymq.proto import partition_pb2, peer_pb2, registry_pb2, transaction_pb2
 
 RESERVED = {Kind.PUBLISH}  # nothing proposes it yet
 FIRST_KINDS = {Kind.NOOP, Kind.CONFIG, Kind.DATA, Kind.COMMAND}  # of the base build
@@ -18,6 +18,7 @@ FIRST = {
     "REGISTRY_COMMANDS": """register_broker unregister_broker create_topic delete_topic take_producer_ids alter_topic
         create_queue delete_queue set_consumer unset_consumer""",
     "PARTITION_COMMANDS": "open commit seek delete consume move_start hold release",
+    "TRANSACTION_COMMANDS": "",
     "PEER_MESSAGES": """heartbeat request_vote vote append append_ack commit_notice timeout_now leaders request reply
         install_snapshot snapshot_chunk install_snapshot_ack here""",
 }
@@ -32,6 +33,7 @@ def names(message: type, oneof: str) -> set[str]:
     [
         ("REGISTRY_COMMANDS", names(registry_pb2.Command, "command")),
         ("PARTITION_COMMANDS", names(partition_pb2.Command, "command")),
+        ("TRANSACTION_COMMANDS", names(transaction_pb2.TransactionCommand, "command")),
         ("PEER_MESSAGES", names(peer_pb2.Peer, "message")),
     ],
 )

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.broker.values import commits, opens
 from tinymq.base.errors import DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError
+from tinymq.base.types import PartitionId
 from tinymq.broker.coordinator.coordinator import Coordinator
 from tinymq.broker.coordinator.rules import MemberHeartbeat
-from tinymq.broker.members.group_members import Member, PartitionId
+from tinymq.broker.members.group_members import Member
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.member_state import Grant
 from tinymq.client.group.membership import MemberId, Membership

@@ -11,32 +11,27 @@ already. At the end, all faults are over and the group has to come to rest with 
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tests.broker.values import Applied, makes
+from tests.chaos.coordinator_world import BROKERS, CoordinatorWorld
 from tests.chaos.group_consumers import ATTEMPT_S, NAME, REJOIN_S, Consumer
-from tests.chaos.raft_model import COORDINATOR, Raft
-from tinymq.base.errors import OutcomeUnknown, TinymqError, UnknownGroup
+from tests.chaos.raft_model import COORDINATOR
+from tinymq.base.errors import UnknownGroup
 from tinymq.base.group_config import GroupKind
 from tinymq.base.meter import Unmetered
 from tinymq.broker.coordinator.coordinator import Coordinator
 from tinymq.broker.groups.definition import Group, GroupPhase
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.member_state import Grant
-from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.proto import partition_pb2 as stored
-from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 
 TOPIC = b"t" * 16
-BROKERS = 3
 REST_S = 25.0  # for the group to come to rest once all faults are over
 RECORDS = 100_000
-NOBODY = contextvars.Context()  # of no process: it runs, whoever is dead
 
 
 @dataclass(frozen=True)
@@ -109,25 +104,12 @@ class Cluster:
 # ---- the world -----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class World:
+class World(CoordinatorWorld):
     """One life, from `run` to its end."""
 
-    life: Life
-    loop: VirtualLoop
-    log: list[Entry] = field(default_factory=list)
-    rafts: list[Raft] = field(default_factory=list)
-    anomalies: list[str] = field(default_factory=list)
-    transcript: list[str] = field(default_factory=list)
-    serving: list[asyncio.Task[None]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        life = self.life
-        self.rng = random.Random(life.seed)
-        self.clock = VirtualClock(self.loop)
-        self.ruler = 0  # the broker that a majority follows
-        self.term = 0
-        self.calm = False
+    def __init__(self, life: Life, loop: VirtualLoop) -> None:
+        super().__init__(life.seed, loop, loses=life.loses, stale_s=life.stale_s)
+        self.life = life
         settings = {
             "rejoin_ms": int(REJOIN_S * 1000), "revoke_ms": life.revoke_ms, "static_return_ms": life.static_return_ms
         }  # fmt: skip
@@ -145,51 +127,6 @@ class World:
         self.readers: dict[int, tuple[int, Consumer]] = {}  # by partition: the newest (epoch, reader)
         self.consumers: list[Consumer] = []
         self.coordinators: dict[int, Coordinator] = {}
-
-    def say(self, text: str) -> None:
-        self.transcript.append(f"{self.loop.time():.3f} {text}")
-
-    def delay(self) -> float:
-        return self.rng.choice((0.0005, 0.002, 0.01, 0.05))
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        self.clock.call_later(delay_s, call)
-
-    # ---- the network
-
-    async def call(self, serve: Callable[[], Awaitable[Any]], timeout_s: float) -> Any:
-        """Make a call as a client does. Raises DeadlineExceeded, OutcomeUnknown, and what the server raises."""
-        answer: asyncio.Future[Any] = self.loop.create_future()
-        answer.add_done_callback(lambda done: void(done.cancelled() or done.exception()), context=NOBODY)
-        lossy = self.life.loses and not self.calm
-        lost, doubled = (lossy and self.rng.random() < 0.05 for _ in range(2))
-        unanswered = lossy and self.rng.random() < 0.05
-        slow_s = self.rng.uniform(0.0, 2.0) if lossy and self.rng.random() < 0.05 else 0.0
-
-        async def arrive(after_s: float) -> None:
-            await self.clock.sleep(after_s)
-            try:
-                result, error = await serve(), None
-            except TinymqError as raised:
-                result, error = None, raised
-            await self.clock.sleep(self.delay())
-            if not answer.done() and not unanswered:
-                answer.set_exception(error) if error is not None else answer.set_result(result)
-
-        if not lost:
-            self.serve(arrive(self.delay() + slow_s))
-        if doubled:
-            self.serve(arrive(self.delay() + self.rng.uniform(0.0, 4.0)))
-        self.later(timeout_s, lambda: None if answer.done() else answer.set_exception(OutcomeUnknown("no answer")))
-        return await answer
-
-    def serve(self, work: Any) -> None:
-        """Run the work of a server: it goes on when its client does not."""
-        self.later(0.0, lambda: self.serving.append(self.loop.create_task(work)))
-
-    def believed_leader(self) -> int:
-        leading = [raft.number for raft in self.rafts if raft.leader == raft.number]
-        return self.rng.choice(leading or [raft.number for raft in self.rafts])
 
     async def at_partition(self, number: int, command: stored.Command, by: Consumer | None = None) -> Any:
         """Have a partition carry out a command of a member, and check what it did."""
@@ -234,55 +171,11 @@ class World:
 
     # ---- what happens
 
-    def elect(self, number: int) -> None:
-        """Let a majority follow another broker. The one before may learn it later."""
-        before, self.ruler = self.ruler, number
-        self.term += 1
-        if before:
-            old = self.rafts[before - 1]
-            kept = self.rng.randint(0, len(old.tail))  # what the new leader has of it, uncommitted
-            self.log += [] if before == number else old.tail[:kept]
-            if before == number or self.rng.random() < 0.5:
-                old.step_down()
-            else:
-                self.later(
-                    self.rng.uniform(0.1, self.life.stale_s), lambda: old.step_down() if self.ruler != before else None
-                )
-        new, term = self.rafts[number - 1], self.term
-        new.step_down(number)
-        new.term = term
-        self.say(f"broker {number} leads in term {term}")
-        for other in self.rafts:
-            if other.leader != other.number:
-                other.leader = number
-
-        def lead() -> None:
-            if self.ruler == number and self.term == term:
-                self.log.append(new.entry(NewEntry(Kind.NOOP, b"")))
-                new.apply()
-                new.machine.lead(term)
-
-        self.later(self.delay() + self.rng.choice((0.0, 0.3)), lead)
-
     def cut(self) -> None:
         """Let some members reach nobody but the broker that was their coordinator."""
         for consumer in self.consumers if self.life.loses and not self.calm else ():
             if self.rng.random() < 0.5:
                 consumer.calls.cut_until_s = self.loop.time() + self.rng.uniform(1.0, 9.0)
-
-    def lose_log(self) -> None:
-        """Forget the newest changes, as after a loss of the quorum; the next leader knows nothing of them."""
-        count = self.rng.randint(1, 12)
-        self.say(f"the coordinator forgets {count} changes")
-        self.log = self.log[: max(0, len(self.log) - count)]
-        for raft in self.rafts:
-            raft.tail.clear()
-            raft.machine.follow()
-            raft.leader, raft.applied = None, 0
-            raft.machine.load(b"")
-            raft.apply()
-        self.ruler = 0
-        self.elect(self.rng.randint(1, BROKERS))
 
     def join(self, name: str, instance_id: str | None = None) -> None:
         consumer = Consumer(self, name, instance_id)
@@ -336,7 +229,6 @@ class World:
 
     def begin(self) -> None:
         """Start the brokers, and let the first one lead."""
-        self.rafts += [Raft(self, number) for number in range(1, BROKERS + 1)]
         for raft in self.rafts:
             cluster: Any = self.cluster
             own = {(COORDINATOR.topic_id, 0): raft.machine}
@@ -392,10 +284,6 @@ class World:
                 self.anomalies.append(f"stall: {name} reads {grants}, and the coordinator gave it {given}")
         if members and (sum(counts) != self.life.partitions or max(counts) - min(counts) > 1):
             self.anomalies.append(f"stall: {counts} of {self.life.partitions} partitions are read")
-
-
-def void(_: object) -> None:
-    """Discard a value."""
 
 
 def live(life: Life) -> World:

@@ -9,9 +9,11 @@ from tinymq.base.errors import DeadlineExceeded, NotLeader
 from tinymq.base.types import GroupId, Position, TopicId
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.format.entry import Entry, NewEntry, make_entry
+from tinymq.format.feature_level import KNOWN_LEVEL
+from tinymq.raft import Membership
 
 if TYPE_CHECKING:
-    from tests.chaos.group_lives import World
+    from tests.chaos.coordinator_world import CoordinatorWorld
 
 COORDINATOR = GroupId(TopicId(b"c" * 16), 0)
 
@@ -23,9 +25,11 @@ class NoLog:
 class Raft:
     """One broker's replica of the coordinator's partition (the part of tinymq.raft.Group that a coordinator uses)."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: CoordinatorWorld, number: int) -> None:
         self.number, self.id, self.log, self.failure = number, COORDINATOR, NoLog(), None
         self.world = world
+        self.feature_level = KNOWN_LEVEL
+        self.membership = Membership(COORDINATOR, 1, ())
         self.machine = CoordinatorReplica(f"__coordinator/0@{number}", lambda broker: f"broker-{broker}")
         self.machine.attach(self)
         self.leader: int | None = None
@@ -50,8 +54,16 @@ class Raft:
         before = self.world.log[: self.applied] + self.tail
         prev_crc = before[-1].header.header_crc if before else 0
         return make_entry(
-            new, index=len(before) + 1, term=self.term, prev_crc=prev_crc, base_offset=0, append_time_us=1
+            new,
+            index=len(before) + 1,
+            term=self.term,
+            prev_crc=prev_crc,
+            base_offset=0,
+            append_time_us=self.append_time_now_us(),
         )
+
+    def append_time_now_us(self) -> int:
+        return 1 + int(self.world.clock.monotonic() * 1e6)
 
     def commit(self, entry: Entry) -> None:
         if not self.rules or entry not in self.tail:

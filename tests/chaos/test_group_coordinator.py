@@ -8,9 +8,10 @@ import pytest
 
 from tests.chaos.group_lives import NAME, TOPIC, Life, World
 from tinymq.base.errors import DeadlineExceeded, NotLeader
+from tinymq.base.types import PartitionId
 from tinymq.broker.coordinator.coordinator import Assignment
 from tinymq.broker.coordinator.rules import MemberHeartbeat
-from tinymq.broker.members.group_members import Member, PartitionId
+from tinymq.broker.members.group_members import Member
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 
 SESSIONS = {name: name.encode() * 16 for name in "abc"}

@@ -5,7 +5,7 @@
     │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, InvalidFrame, UnsupportedVersion,
     │   │   WrongEventLoop
     │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer, VersionConflict, WrongKind, LeaseLost,
-    │       SessionEnded
+    │       SessionEnded, TransactionAborted
     ├── NotFound               UnknownTopic, UnknownPartition, UnknownChannel, UnknownGroup
     ├── AlreadyExists          TopicExists
     ├── Unavailable            nothing was done: try again (retriable)
@@ -161,6 +161,12 @@ class SessionEnded(InvalidRequest):
     """The partition's leader has ended this worker's session, because the worker was silent for too long."""
 
     default_hint = "the client attaches under a new session by itself; what it held is delivered again"
+
+
+class TransactionAborted(InvalidRequest):
+    """The transaction was rolled back, perhaps because its time was up: none of its records will ever be visible."""
+
+    default_hint = "run the whole transaction again"
 
 
 class NotFound(TinymqError):

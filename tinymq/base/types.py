@@ -44,6 +44,13 @@ class GroupId(NamedTuple):
 METADATA_GROUP = GroupId(METADATA_TOPIC, 0)
 
 
+class PartitionId(NamedTuple):
+    """A partition of a topic, in messages and states that know no TopicId."""
+
+    topic_id: bytes
+    partition: int
+
+
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
     """The address at which a broker listens for other brokers."""
@@ -129,6 +136,11 @@ def check_channel_name(name: str) -> str:
 def check_consumer_name(name: str) -> str:
     """As `check_topic_name`, for the consumer that reads a channel."""
     return _check_name("consumer", name)
+
+
+def check_transactional_id(name: str) -> str:
+    """As `check_topic_name`, for the name under which a program begins transactions."""
+    return _check_name("transactional id", name)
 
 
 def check_scan_id(name: str) -> str:

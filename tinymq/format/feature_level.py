@@ -21,12 +21,13 @@ from tinymq.format.entry import Kind
 FIRST_LEVEL = 1  # known to a broker that announces no level
 KNOWN_LEVEL = 3  # known to this build
 DELAYS_LEVEL = 3  # of delayed batches
+TRANSACTIONS_LEVEL = 3
 
 ENTRIES: Mapping[int, Mapping[int, int]] = {
     Kind.NOOP: {1: 1},
     Kind.CONFIG: {1: 1},
     Kind.DATA: {1: 1, PUBLISHED_VERSION: DELAYS_LEVEL},
-    Kind.COMMAND: {1: 1, 2: 2},
+    Kind.COMMAND: {1: 1, 2: 2, 3: TRANSACTIONS_LEVEL},
     Kind.STAGED: {1: DELAYS_LEVEL},
     Kind.DISCARD: {1: DELAYS_LEVEL},
 }
@@ -73,6 +74,19 @@ PARTITION_COMMANDS: Mapping[str, int] = {
     "note_copy": 2,
 }
 """By the command's name in partition.proto's Command."""
+
+TRANSACTION_COMMANDS: Mapping[str, int] = {
+    "register": TRANSACTIONS_LEVEL,
+    "begin": TRANSACTIONS_LEVEL,
+    "add": TRANSACTIONS_LEVEL,
+    "commit": TRANSACTIONS_LEVEL,
+    "abort": TRANSACTIONS_LEVEL,
+    "confirm": TRANSACTIONS_LEVEL,
+    "time_out": TRANSACTIONS_LEVEL,
+    "expire": TRANSACTIONS_LEVEL,
+    "note_loss": TRANSACTIONS_LEVEL,
+}
+"""By the command's name in transaction.proto's TransactionCommand."""
 
 PEER_MESSAGES: Mapping[str, int] = {
     "heartbeat": 1,

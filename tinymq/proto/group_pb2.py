@@ -22,47 +22,48 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from tinymq.proto import transaction_pb2 as tinymq_dot_proto_dot_transaction__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tinymq/proto/group.proto\x12\x0ftinymq.group.v1\"\x88\x02\n\x05Group\x12\x10\n\x08group_id\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\r\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.tinymq.group.v1.Group.State\x12\x0e\n\x06topics\x18\x04 \x03(\t\x12\x10\n\x08start_us\x18\x05 \x01(\x03\x12*\n\x08settings\x18\x06 \x03(\x0b\x32\x18.tinymq.group.v1.Setting\x12\x12\n\ncommand_id\x18\x07 \x01(\x0c\x12\x0e\n\x06paused\x18\x08 \x01(\x08\x12\x12\n\naltered_by\x18\t \x01(\x0c\",\n\x05State\x12\n\n\x06MAKING\x10\x00\x12\t\n\x05READY\x10\x01\x12\x0c\n\x08\x44\x45LETING\x10\x02\"&\n\x07Setting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xa6\x01\n\rCursorRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\x04\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0c\n\x04\x64rop\x18\x04 \x01(\x08\x12\x10\n\x08start_us\x18\x05 \x01(\x03\x12&\n\x06places\x18\x06 \x03(\x0b\x32\x16.tinymq.group.v1.Place\x12\r\n\x05\x63ount\x18\x07 \x01(\x08\x12\x0f\n\x07version\x18\x08 \x01(\x04\",\n\x05Place\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\"9\n\x0b\x43ursorReply\x12*\n\x08outcomes\x18\x01 \x03(\x0b\x32\x18.tinymq.group.v1.Outcome\"U\n\x07Outcome\x12\x12\n\nerror_code\x18\x01 \x01(\t\x12\x15\n\rerror_message\x18\x02 \x01(\t\x12\x0f\n\x07\x62urials\x18\x03 \x01(\r\x12\x0e\n\x06leased\x18\x04 \x01(\r\"a\n\x0b\x43opyRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0f\n\x07\x63opy_id\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\"\x94\x01\n\tCopyReply\x12\x12\n\nerror_code\x18\x01 \x01(\t\x12\x15\n\rerror_message\x18\x02 \x01(\t\x12\x11\n\tretriable\x18\x03 \x01(\x08\x12\x13\n\x06offset\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\x0ehigh_watermark\x18\x05 \x01(\x04\x12\x11\n\tduplicate\x18\x06 \x01(\x08\x42\t\n\x07_offset\";\n\x0b\x43opyHeaders\x12,\n\x07headers\x18\x01 \x03(\x0b\x32\x1b.tinymq.group.v1.CopyHeader\"(\n\nCopyHeader\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x95\x01\n\nUnaryLease\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x10\n\x08group_id\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\r\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04term\x18\x06 \x01(\x04\x12\x0e\n\x06number\x18\x07 \x01(\x04\x12\x10\n\x08\x64\x65livery\x18\x08 \x01(\r\"\xf3\x01\n\rMembersChange\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x0e\n\x06remove\x18\x04 \x01(\x08\x12\x0f\n\x07\x63ounter\x18\x05 \x01(\r\x12-\n\x07members\x18\x06 \x03(\x0b\x32\x1c.tinymq.group.v1.MemberState\x12\x0c\n\x04left\x18\x07 \x03(\t\x12*\n\x05owned\x18\x08 \x03(\x0b\x32\x1b.tinymq.group.v1.OwnedState\x12%\n\x05\x66reed\x18\t \x03(\x0b\x32\x16.tinymq.group.v1.Place\"o\n\x0bMemberState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x0c\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0e\n\x06static\x18\x04 \x01(\x08\x12\x10\n\x08replaced\x18\x05 \x03(\x0c\x12\x0c\n\x04rack\x18\x06 \x01(\t\"b\n\nOwnedState\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x10\n\x08revoking\x18\x05 \x01(\x08\"\xad\x01\n\x0cMembersState\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x04 \x01(\r\x12-\n\x07members\x18\x05 \x03(\x0b\x32\x1c.tinymq.group.v1.MemberState\x12*\n\x05owned\x18\x06 \x03(\x0b\x32\x1b.tinymq.group.v1.OwnedState\"A\n\x10\x43oordinatorState\x12-\n\x06groups\x18\x01 \x03(\x0b\x32\x1d.tinymq.group.v1.MembersStateb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tinymq/proto/group.proto\x12\x0ftinymq.group.v1\x1a\x1etinymq/proto/transaction.proto\"\x88\x02\n\x05Group\x12\x10\n\x08group_id\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\r\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.tinymq.group.v1.Group.State\x12\x0e\n\x06topics\x18\x04 \x03(\t\x12\x10\n\x08start_us\x18\x05 \x01(\x03\x12*\n\x08settings\x18\x06 \x03(\x0b\x32\x18.tinymq.group.v1.Setting\x12\x12\n\ncommand_id\x18\x07 \x01(\x0c\x12\x0e\n\x06paused\x18\x08 \x01(\x08\x12\x12\n\naltered_by\x18\t \x01(\x0c\",\n\x05State\x12\n\n\x06MAKING\x10\x00\x12\t\n\x05READY\x10\x01\x12\x0c\n\x08\x44\x45LETING\x10\x02\"&\n\x07Setting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xa6\x01\n\rCursorRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\x04\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0c\n\x04\x64rop\x18\x04 \x01(\x08\x12\x10\n\x08start_us\x18\x05 \x01(\x03\x12&\n\x06places\x18\x06 \x03(\x0b\x32\x16.tinymq.group.v1.Place\x12\r\n\x05\x63ount\x18\x07 \x01(\x08\x12\x0f\n\x07version\x18\x08 \x01(\x04\",\n\x05Place\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\"9\n\x0b\x43ursorReply\x12*\n\x08outcomes\x18\x01 \x03(\x0b\x32\x18.tinymq.group.v1.Outcome\"U\n\x07Outcome\x12\x12\n\nerror_code\x18\x01 \x01(\t\x12\x15\n\rerror_message\x18\x02 \x01(\t\x12\x0f\n\x07\x62urials\x18\x03 \x01(\r\x12\x0e\n\x06leased\x18\x04 \x01(\r\"a\n\x0b\x43opyRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0f\n\x07\x63opy_id\x18\x03 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\"\x94\x01\n\tCopyReply\x12\x12\n\nerror_code\x18\x01 \x01(\t\x12\x15\n\rerror_message\x18\x02 \x01(\t\x12\x11\n\tretriable\x18\x03 \x01(\x08\x12\x13\n\x06offset\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\x0ehigh_watermark\x18\x05 \x01(\x04\x12\x11\n\tduplicate\x18\x06 \x01(\x08\x42\t\n\x07_offset\";\n\x0b\x43opyHeaders\x12,\n\x07headers\x18\x01 \x03(\x0b\x32\x1b.tinymq.group.v1.CopyHeader\"(\n\nCopyHeader\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x95\x01\n\nUnaryLease\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x10\n\x08group_id\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x04\x12\x12\n\ngeneration\x18\x04 \x01(\r\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04term\x18\x06 \x01(\x04\x12\x0e\n\x06number\x18\x07 \x01(\x04\x12\x10\n\x08\x64\x65livery\x18\x08 \x01(\r\"\xf3\x01\n\rMembersChange\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x0e\n\x06remove\x18\x04 \x01(\x08\x12\x0f\n\x07\x63ounter\x18\x05 \x01(\r\x12-\n\x07members\x18\x06 \x03(\x0b\x32\x1c.tinymq.group.v1.MemberState\x12\x0c\n\x04left\x18\x07 \x03(\t\x12*\n\x05owned\x18\x08 \x03(\x0b\x32\x1b.tinymq.group.v1.OwnedState\x12%\n\x05\x66reed\x18\t \x03(\x0b\x32\x16.tinymq.group.v1.Place\"o\n\x0bMemberState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x0c\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0e\n\x06static\x18\x04 \x01(\x08\x12\x10\n\x08replaced\x18\x05 \x03(\x0c\x12\x0c\n\x04rack\x18\x06 \x01(\t\"b\n\nOwnedState\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x10\n\x08revoking\x18\x05 \x01(\x08\"\xad\x01\n\x0cMembersState\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x04 \x01(\r\x12-\n\x07members\x18\x05 \x03(\x0b\x32\x1c.tinymq.group.v1.MemberState\x12*\n\x05owned\x18\x06 \x03(\x0b\x32\x1b.tinymq.group.v1.OwnedState\"\xbc\x01\n\x10\x43oordinatorState\x12-\n\x06groups\x18\x01 \x03(\x0b\x32\x1d.tinymq.group.v1.MembersState\x12\x46\n\x11transactional_ids\x18\x02 \x03(\x0b\x32+.tinymq.transaction.v1.TransactionalIdState\x12\x31\n\x04loss\x18\x03 \x01(\x0b\x32#.tinymq.transaction.v1.AcceptedLossb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tinymq.proto.group_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GROUP']._serialized_start=46
-  _globals['_GROUP']._serialized_end=310
-  _globals['_GROUP_STATE']._serialized_start=266
-  _globals['_GROUP_STATE']._serialized_end=310
-  _globals['_SETTING']._serialized_start=312
-  _globals['_SETTING']._serialized_end=350
-  _globals['_CURSORREQUEST']._serialized_start=353
-  _globals['_CURSORREQUEST']._serialized_end=519
-  _globals['_PLACE']._serialized_start=521
-  _globals['_PLACE']._serialized_end=565
-  _globals['_CURSORREPLY']._serialized_start=567
-  _globals['_CURSORREPLY']._serialized_end=624
-  _globals['_OUTCOME']._serialized_start=626
-  _globals['_OUTCOME']._serialized_end=711
-  _globals['_COPYREQUEST']._serialized_start=713
-  _globals['_COPYREQUEST']._serialized_end=810
-  _globals['_COPYREPLY']._serialized_start=813
-  _globals['_COPYREPLY']._serialized_end=961
-  _globals['_COPYHEADERS']._serialized_start=963
-  _globals['_COPYHEADERS']._serialized_end=1022
-  _globals['_COPYHEADER']._serialized_start=1024
-  _globals['_COPYHEADER']._serialized_end=1064
-  _globals['_UNARYLEASE']._serialized_start=1067
-  _globals['_UNARYLEASE']._serialized_end=1216
-  _globals['_MEMBERSCHANGE']._serialized_start=1219
-  _globals['_MEMBERSCHANGE']._serialized_end=1462
-  _globals['_MEMBERSTATE']._serialized_start=1464
-  _globals['_MEMBERSTATE']._serialized_end=1575
-  _globals['_OWNEDSTATE']._serialized_start=1577
-  _globals['_OWNEDSTATE']._serialized_end=1675
-  _globals['_MEMBERSSTATE']._serialized_start=1678
-  _globals['_MEMBERSSTATE']._serialized_end=1851
-  _globals['_COORDINATORSTATE']._serialized_start=1853
-  _globals['_COORDINATORSTATE']._serialized_end=1918
+  _globals['_GROUP']._serialized_start=78
+  _globals['_GROUP']._serialized_end=342
+  _globals['_GROUP_STATE']._serialized_start=298
+  _globals['_GROUP_STATE']._serialized_end=342
+  _globals['_SETTING']._serialized_start=344
+  _globals['_SETTING']._serialized_end=382
+  _globals['_CURSORREQUEST']._serialized_start=385
+  _globals['_CURSORREQUEST']._serialized_end=551
+  _globals['_PLACE']._serialized_start=553
+  _globals['_PLACE']._serialized_end=597
+  _globals['_CURSORREPLY']._serialized_start=599
+  _globals['_CURSORREPLY']._serialized_end=656
+  _globals['_OUTCOME']._serialized_start=658
+  _globals['_OUTCOME']._serialized_end=743
+  _globals['_COPYREQUEST']._serialized_start=745
+  _globals['_COPYREQUEST']._serialized_end=842
+  _globals['_COPYREPLY']._serialized_start=845
+  _globals['_COPYREPLY']._serialized_end=993
+  _globals['_COPYHEADERS']._serialized_start=995
+  _globals['_COPYHEADERS']._serialized_end=1054
+  _globals['_COPYHEADER']._serialized_start=1056
+  _globals['_COPYHEADER']._serialized_end=1096
+  _globals['_UNARYLEASE']._serialized_start=1099
+  _globals['_UNARYLEASE']._serialized_end=1248
+  _globals['_MEMBERSCHANGE']._serialized_start=1251
+  _globals['_MEMBERSCHANGE']._serialized_end=1494
+  _globals['_MEMBERSTATE']._serialized_start=1496
+  _globals['_MEMBERSTATE']._serialized_end=1607
+  _globals['_OWNEDSTATE']._serialized_start=1609
+  _globals['_OWNEDSTATE']._serialized_end=1707
+  _globals['_MEMBERSSTATE']._serialized_start=1710
+  _globals['_MEMBERSSTATE']._serialized_end=1883
+  _globals['_COORDINATORSTATE']._serialized_start=1886
+  _globals['_COORDINATORSTATE']._serialized_end=2074
 # @@protoc_insertion_point(module_scope)

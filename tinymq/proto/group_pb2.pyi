@@ -11,6 +11,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from tinymq.proto import transaction_pb2 as _transaction_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -575,18 +576,30 @@ class CoordinatorState(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: _builtins.int
+    TRANSACTIONAL_IDS_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___MembersState]:
         """by name"""
+
+    @_builtins.property
+    def transactional_ids(self) -> _containers.RepeatedCompositeFieldContainer[_transaction_pb2.TransactionalIdState]:
+        """by name"""
+
+    @_builtins.property
+    def loss(self) -> _transaction_pb2.AcceptedLoss:
+        """absent: nothing was lost"""
 
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___MembersState] | None = ...,
+        transactional_ids: _abc.Iterable[_transaction_pb2.TransactionalIdState] | None = ...,
+        loss: _transaction_pb2.AcceptedLoss | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "loss", b"loss", "transactional_ids", b"transactional_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from tinymq.base.errors import CorruptData
+from tinymq.base.types import PartitionId
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica, pack_change
-from tinymq.broker.members.group_members import Change, Member, Members, Owned, PartitionId
+from tinymq.broker.members.group_members import Change, Member, Members, Owned
 from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 
 PLACE, OTHER = PartitionId(b"t" * 16, 3), PartitionId(b"u" * 16, 0)

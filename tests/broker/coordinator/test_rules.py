@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tinymq.base.errors import Fenced, QuotaExceeded
+from tinymq.base.types import PartitionId
 from tinymq.broker.coordinator import rules
 from tinymq.broker.coordinator.assignors import balanced, by_range
 from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.coordinator.sessions import MEMBERS_MAX, GroupSessions
-from tinymq.broker.members.group_members import Change, Member, Members, PartitionId, changed
+from tinymq.broker.members.group_members import Change, Member, Members, changed
 
 PLACES = [PartitionId(b"t" * 16, n) for n in range(4)]
 A, B = Member(b"a" * 16), Member(b"b" * 16)

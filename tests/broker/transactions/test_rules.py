@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tinymq.broker.members.group_members import PartitionId
+from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions import rules
 from tinymq.broker.transactions.rules import DECIDED_MAX, PARTITIONS_MAX, End, Refusal, Standing
@@ -16,7 +16,7 @@ A, B = PartitionId(b"a" * 16, 0), PartitionId(b"b" * 16, 0)
 
 
 def begun(state: TransactionalId, *places: PartitionId) -> tuple[TransactionalId, TransactionId]:
-    state = done(rules.begin(state, state.epoch, 100, 60))
+    state = done(rules.begin(state, state.producer_id, state.epoch, 100, 60))
     transaction = TransactionId(state.producer_id, state.epoch, state.number)
     return done(rules.add(state, transaction, places)), transaction
 
@@ -35,7 +35,7 @@ def test_a_registration_fences_the_owner_before_and_aborts_what_it_left_open(sta
     before, transaction = begun(state, A)
     after = rules.register(before, 8, 200)
     assert (after.producer_id, after.epoch) == (7, 1)
-    assert rules.begin(after, 0, 200, 60) is Refusal.FENCED
+    assert rules.begin(after, 7, 0, 200, 60) is Refusal.FENCED
     assert rules.commit(after, transaction, {A: 1}, {A: 1}) is Refusal.ABORTED
     assert rules.ends(after) == [End(A, transaction, False)]
 
@@ -116,13 +116,13 @@ def test_an_open_transaction_ends_with_its_time(state: TransactionalId) -> None:
 def test_partitions_and_unconfirmed_transactions_are_bounded(state: TransactionalId) -> None:
     open_, transaction = begun(state)
     many = [PartitionId(b"a", number) for number in range(PARTITIONS_MAX + 1)]
-    assert rules.add(open_, transaction, many) is Refusal.TOO_MANY
+    assert rules.add(open_, transaction, many) is Refusal.TOO_LARGE
     for _ in range(DECIDED_MAX):
         state, transaction = begun(state, A)
         state = done(rules.commit(state, transaction, {A: 1}, {A: 1}))
-    assert rules.begin(state, 0, 100, 60) is Refusal.TOO_MANY
+    assert rules.begin(state, 7, 0, 100, 60) is Refusal.TOO_MANY
     freed = rules.confirm(state, TransactionId(7, 0, 1), A)
-    assert isinstance(rules.begin(freed, 0, 100, 60), TransactionalId)
+    assert isinstance(rules.begin(freed, 7, 0, 100, 60), TransactionalId)
 
 
 def test_past_transactions_leave_nothing(state: TransactionalId) -> None:

@@ -15,6 +15,7 @@ from tinymq.broker.state.staged import StagedBatch, TransactionId
 from tinymq.broker.transactions import rules
 from tinymq.broker.transactions.staging import EndStep, Question, Staging, Step
 from tinymq.broker.transactions.transactional_id import TransactionalId
+from tinymq.broker.transactions.transactional_ids import TransactionalIds
 
 ONE = {1: {A: [0], B: [0]}}
 TWO = {**ONE, 2: {A: [0]}}
@@ -24,6 +25,8 @@ SCOPES = {
     "each batch twice, a time-out, and a new leader, in one partition": Scope({1: {A: [0]}}, deliveries=2, elections=1),
     "a new leader": Scope(ONE, deliveries=1, elections=1, timeouts=0),
     "two transactions": Scope(TWO, deliveries=1, elections=0, timeouts=0),
+    "a coordinator that fails": Scope(ONE, deliveries=1, elections=0, timeouts=0, crashes=1),
+    "a coordinator that lost a part of its log": Scope(ONE, deliveries=1, elections=0, timeouts=0, losses=1),
     "two owners": Scope({1: {A: [0]}}, deliveries=1, elections=0, timeouts=0, owners=2),
 }
 LONG = {
@@ -34,6 +37,15 @@ LONG = {
     "each end twice": Scope(ONE, deliveries=2, elections=0, ends=2),
     "two transactions, and a time-out": Scope(TWO, deliveries=1, elections=0),
     "two owners, a time-out, and a new leader": Scope({1: {A: [0]}}, deliveries=1, owners=2),
+    "a coordinator that lost a part of its log, and two owners": Scope(
+        {1: {A: [0]}}, deliveries=1, elections=0, timeouts=0, owners=2, losses=1
+    ),
+    "a coordinator that fails twice, and a time-out": Scope(ONE, deliveries=1, elections=0, crashes=2),
+    "a coordinator that fails, and a new leader": Scope(ONE, deliveries=1, elections=1, timeouts=0, crashes=1),
+    "a hasty owner, a coordinator that fails, and a new leader": Scope(
+        {1: {A: [0]}}, deliveries=2, timeouts=0, crashes=2, hasty=True
+    ),
+    "two owners, and a coordinator that fails": Scope({1: {A: [0]}}, deliveries=1, elections=0, owners=2, crashes=2),
     "two writers": Scope({1: {A: [0, 1], B: [0]}}, deliveries=1, elections=1, timeouts=0),
 }
 
@@ -60,7 +72,7 @@ def test_no_random_path_breaks_a_promise(seed: int) -> None:
     """Several writers, partitions, owners, elections and time-outs at once: too many states to visit all."""
     scope = Scope(
         WIDE, elections=4, timeouts=2, owners=2, ends=2, expires=True, rollbacks=seed % 3 == 0, hasty=seed % 2 == 0,
-        ordered=True,
+        ordered=True, crashes=2,
     )  # fmt: skip
     found = walk(scope, seed)
     assert not found.anomaly, f"seed {seed}: {found}"
@@ -121,13 +133,18 @@ WITHOUT: dict[str, tuple[Scope, Patch, str]] = {
         Scope({1: {A: [0]}}, elections=0, timeouts=0, owners=2, expires=True),
         changed(rules, "register", _same_producer_id), "a decision was undone",
     ),
+    "unknown does not mean aborted after a loss": (
+        Scope(ONE, deliveries=1, elections=0, timeouts=0, losses=1),
+        changed(TransactionalIds, "_is_before_loss", lambda *which: False),
+        "a batch of a committed transaction was dropped",
+    ),
     "a deposed leader confirms nothing": (
         Scope(ONE, elections=0, timeouts=0, flaw=Flaw.DEPOSED_LEADERS_CONFIRM), lambda patch: None,
         "a part of it is not visible",
     ),
     "a deposed coordinator answers nothing": (
         Scope(ONE, elections=0, timeouts=0, flaw=Flaw.DEPOSED_COORDINATORS_ANSWER), lambda patch: None,
-        "a part of it is not visible",
+        "a batch of a committed transaction was dropped",
     ),
 }  # fmt: skip
 

@@ -10,8 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.broker.transactions.transaction_world import Decision, Scope, State, World, applied, visible
-from tinymq.broker.members.group_members import PartitionId
+from tests.broker.transactions.transaction_world import Decision, Scope, State, World, applied, dropped, visible
+from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import StagedBatch
 from tinymq.broker.transactions.transactional_id import Phase
 
@@ -44,14 +44,19 @@ def anomaly(state: State) -> str:
         batches = visible(part.log)
         if len(set(batches)) != len(batches):
             return "a batch is visible twice"
-        if [batch.transaction for batch in batches] != sorted(batch.transaction for batch in batches):
+        order = [batch.transaction for batch in batches]
+        if state.lost:  # the producer id that an owner gets after a loss is another producer
+            order.sort(key=lambda transaction: transaction.producer_id)
+        if order != sorted(order):
             return "transactions of one producer are visible in another order"
         for batch in batches:
             known = decided.get(batch.transaction)
             if known is None or known.phase is not Phase.COMMITTED:
                 return "a batch of a transaction that was not committed is visible"
+        if any(decided[each].phase is Phase.COMMITTED for each in dropped(part.log) if each in decided):
+            return "a batch of a committed transaction was dropped"
         seen.update((place, batch) for batch in batches)
-    for each in state.decided:
+    for each in state.decided if not state.lost else ():  # after a loss, an operator decides about what is left
         if _is_over(state, each) and not each.batches <= seen:
             return "a committed transaction is over, and a part of it is not visible"
     return ""
@@ -59,7 +64,7 @@ def anomaly(state: State) -> str:
 
 def _is_over(state: State, decision: Decision) -> bool:
     """Whether the coordinator has forgotten the transaction, because all partitions have confirmed."""
-    known = state.coordinator
+    known = state.known
     if known is None or known.producer_id != decision.transaction.producer_id:
         return True
     return decision.transaction.number not in known.transactions
@@ -67,9 +72,9 @@ def _is_over(state: State, decision: Decision) -> bool:
 
 def left_over(state: State) -> str:
     """What is wrong with a state in which nothing more can happen."""
-    if any(len(applied(part.log)) or part.tail for _, part in state.parts):
+    if not state.lost and any(len(applied(part.log)) or part.tail for _, part in state.parts):
         return "a batch is staged for ever"
-    if state.coordinator is not None and state.coordinator.transactions:
+    if state.known is not None and state.known.transactions:
         return "a transaction is never over"
     return ""
 
@@ -78,7 +83,7 @@ def search(scope: Scope, states_max: int) -> Found:
     """Visit all states, those with the shortest paths first, until one is wrong."""
     world, found = World(scope), Found()
     first = world.first()
-    before: dict[Any, tuple[Any, str]] = {first.key: (None, "")}
+    before: dict[Any, tuple[Any, str]] = {first: (None, "")}
     queue: deque[State] = deque([first])
     while queue:
         state = queue.popleft()
@@ -88,15 +93,15 @@ def search(scope: Scope, states_max: int) -> Found:
         if not found.anomaly:
             for label, following in world.steps(state):
                 moved = True
-                key = following.key
+                key = following
                 if key not in before:
-                    before[key] = state.key, label
+                    before[key] = state, label
                     queue.append(following)
             if not moved:
                 found.over += 1
                 found.anomaly = left_over(state)
         if found.anomaly:
-            key, label = before[state.key]
+            key, label = before[state]
             while key is not None:
                 found.story.insert(0, label)
                 key, label = before[key]

@@ -1,28 +1,46 @@
 """A small world of one coordinator, two partitions and the owners of one transactional id, as states and steps.
 
-The rules are those that ship (tinymq/broker/transactions). Around them: messages that are late and twice, batches and
-ends that are appended and then lost with their leader, time-outs at any moment, an owner that registers while another
-one works, and answers that do not arrive. A step leads from one state to the next, so that a search can visit all of
-them. What a majority has not confirmed is said by nobody here, unless a `Flaw` lets it.
+The rules are those that ship (tinymq/broker/transactions), and the coordinator's state is its snapshot's bytes, changed
+by the bytes of commands. Around them: messages that are late and twice, batches and ends that are appended and then
+lost with their leader, a coordinator that fails with a command on its way, time-outs at any moment, an owner that
+registers while another one works, and answers that do not arrive. A step leads from one state to the next, so that a
+search can visit all of them. What a majority has not confirmed is said by nobody here, unless a `Flaw` lets it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tinymq.broker.members.group_members import PartitionId
+from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import StagedBatch, StagedEntry, StagedTransactions, TransactionId
 from tinymq.broker.transactions import rules
-from tinymq.broker.transactions.rules import Refusal, Standing
+from tinymq.broker.transactions.commands import (
+    Abort,
+    Add,
+    Begin,
+    Command,
+    Commit,
+    Confirm,
+    Expire,
+    NoteLoss,
+    Register,
+    TimeOut,
+    pack_command,
+)
+from tinymq.broker.transactions.rules import EXPIRY_US, Refusal, Standing
 from tinymq.broker.transactions.staging import EndStep, Question, Staging, Step
 from tinymq.broker.transactions.transactional_id import Phase, TransactionalId
+from tinymq.broker.transactions.transactional_ids import Applied, TransactionalIds
+from tinymq.proto import group_pb2 as pb
 
 A, B = PartitionId(b"a" * 16, 0), PartitionId(b"b" * 16, 0)
 NAMES = {A: "A", B: "B"}
 TIMEOUT_US = 60
+ID = "billing-1"
 
 
 class Flaw(Enum):
@@ -46,6 +64,8 @@ class Scope:
     elections: int = 1  # of partitions, together
     timeouts: int = 1
     owners: int = 1  # the second one registers at any moment, and has one transaction in A
+    crashes: int = 0  # of the coordinator, while a command is on its way
+    losses: int = 0  # of the newest part of the coordinator's log, which an operator accepts
     expires: bool = False  # the transactional id may expire once its transactions are over
     hasty: bool = False  # an owner may commit what has not been acknowledged
     flaw: Flaw = Flaw.NONE
@@ -102,7 +122,7 @@ class Decision(NamedTuple):
 class State(NamedTuple):
     """One state of the world."""
 
-    coordinator: TransactionalId | None
+    coordinator: bytes  # the snapshot of the coordinator's state
     parts: tuple[tuple[PartitionId, Part], ...]
     owners: tuple[Owner, ...]
     net: frozenset[tuple[Message, int]]
@@ -110,20 +130,39 @@ class State(NamedTuple):
     elections: int
     timeouts: int
     fresh: int  # the next producer id
-    deposed: tuple[Any, ...] = ()  # what a deposed coordinator still knows
+    deposed: tuple[bytes, ...] = ()  # what a deposed coordinator still knows
+    proposed: tuple[bytes, ...] = ()  # a command that a failed coordinator has left behind: kept or lost
+    crashes: int = 0
+    left: tuple[bytes, ...] = ()  # the coordinator's state that a loss, still to come, will leave
+    lost: bool = False
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """The state as a value that can be hashed."""
-        return (_frozen(self.coordinator), *self[1:8], tuple(_frozen(each) for each in self.deposed))
+    def known(self) -> TransactionalId | None:
+        """The coordinator's state of the transactional id."""
+        return known(self.coordinator)
 
 
-def _frozen(state: TransactionalId | None) -> Any:
-    if state is None:
-        return None
-    return (
-        state.producer_id, state.epoch, state.number, state.outcome, tuple(state.transactions.items())
-    )  # fmt: skip
+@lru_cache(200_000)
+def known(coordinator: bytes) -> TransactionalId | None:
+    return machine(coordinator).states.get(ID)
+
+
+def machine(coordinator: bytes) -> TransactionalIds:
+    """The coordinator's state machine, from its snapshot."""
+    ids = TransactionalIds()
+    ids.load_from(pb.CoordinatorState.FromString(coordinator))
+    return ids
+
+
+@lru_cache(200_000)
+def carry_out(coordinator: bytes, payload: bytes, now_us: int) -> tuple[bytes, Applied]:
+    """Apply a command: the snapshot of the state after it, and its result."""
+    ids = machine(coordinator)
+    applied = ids.apply(payload, now_us)
+    assert applied is not None, "the command does not parse"
+    stored = pb.CoordinatorState()
+    ids.dump_into(stored)
+    return stored.SerializeToString(deterministic=True), applied
 
 
 class World:
@@ -131,26 +170,32 @@ class World:
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
+        carry_out.cache_clear()  # a test may have changed the rules
 
     def first(self) -> State:
         owners = tuple(Owner(number) for number in range(self.scope.owners))
-        return State(None, ((A, Part()), (B, Part())), owners, frozenset(), (), 0, 0, 1)
+        return State(b"", ((A, Part()), (B, Part())), owners, frozenset(), (), 0, 0, 1)
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         moved = False
         for step in self._steps(state):
             moved = True
             yield step
-        known = state.coordinator
-        if not moved and known is not None and known.open is not None:
-            yield "time-out, at last", self._move(state, rules.time_out(known, known.open.until_us))
+        if not moved and state.known is not None and state.known.open is not None:
+            yield "time-out, at last", self._decide(state, TimeOut(), now_us=TIMEOUT_US)[0]
 
     def _steps(self, state: State) -> Iterator[tuple[str, State]]:
-        for owner in state.owners:
-            yield from self._owner(state, owner)
+        if state.proposed:  # the next coordinator answers nobody before it knows what became of the command
+            lost = state._replace(proposed=())
+            yield "the command of the failed coordinator is lost", lost
+            yield "the next coordinator applies the command", self._apply(lost, state.proposed[0])[0]
+        else:
+            for owner in state.owners:
+                yield from self._owner(state, owner)
         for message, _ in sorted(state.net, key=repr) if self.scope.ordered else state.net:
             yield from self._arrive(state, message)
-        yield from self._coordinator(state)
+        if not state.proposed:
+            yield from self._coordinator(state)
         for place, part in state.parts:
             yield from self._partition(state, place, part)
 
@@ -177,21 +222,24 @@ class World:
         if plan is None:
             return
         if owner.step == -1:
-            new = rules.register(state.coordinator, state.fresh, 0)
-            registered = owner._replace(step=0, producer_id=new.producer_id, epoch=new.epoch)
-            yield f"{name} registers", self._move(state._replace(fresh=state.fresh + 1), new, registered)
+            register = Register(state.fresh)
+            yield from self._crash(state, register, f"{name} registers")
+            after, new = self._decide(state._replace(fresh=state.fresh + 1), register)
+            if isinstance(new, TransactionalId):
+                registered = owner._replace(step=0, producer_id=new.producer_id, epoch=new.epoch)
+                yield f"{name} registers", self._with_owner(after, registered)
         elif owner.step == 0:
-            known = state.coordinator
-            fenced = known is None or known.producer_id != owner.producer_id
-            begun = Refusal.FENCED if known is None or fenced else rules.begin(known, owner.epoch, 0, TIMEOUT_US)
-            if begun is Refusal.FENCED:
+            begin = Begin(owner.producer_id, owner.epoch, TIMEOUT_US)
+            begun, result = self._decide(state, begin)
+            if result is Refusal.FENCED:
                 yield f"{name} is fenced", self._told(state, owner, end=True)
-            elif isinstance(begun, TransactionalId):
-                transaction = TransactionId(begun.producer_id, begun.epoch, begun.number)
-                added = rules.add(begun, transaction, plan.keys())
+            elif isinstance(result, TransactionalId):
+                yield from self._crash(state, begin, f"{name} begins")
+                transaction = TransactionId(result.producer_id, result.epoch, result.number)
+                after, added = self._decide(begun, Add(transaction, frozenset(plan)))
                 assert isinstance(added, TransactionalId)
                 moved = owner._replace(step=1, transaction=transaction)
-                yield f"{name} begins {transaction.number}", self._move(state, added, moved)
+                yield f"{name} begins {transaction.number}", self._with_owner(after, moved)
         elif owner.step == 1:
             net = dict(state.net)
             for place, batch in self._batches(owner):
@@ -203,7 +251,7 @@ class World:
 
     def _ending(self, state: State, owner: Owner, name: str) -> Iterator[tuple[str, State]]:
         assert owner.transaction is not None
-        if state.coordinator is None:  # it has expired
+        if state.known is None:  # it has expired
             yield f"{name} is fenced", self._told(state, owner, end=True)
             return
         transaction, logs = owner.transaction, {place: part.log for place, part in state.parts}
@@ -213,17 +261,19 @@ class World:
             for place, _ in self._batches(owner):
                 expected[place] = expected.get(place, 0) + 1
             held = {place: self._staging(part)[0].held(transaction) for place, part in state.parts}
-            decided = rules.commit(state.coordinator, transaction, expected, held)
-            yield from self._answer(state, owner, name, "commits", decided)
-        if self.scope.rollbacks or not isinstance(rules.abort(state.coordinator, transaction), TransactionalId):
-            yield from self._answer(state, owner, name, "rolls back", rules.abort(state.coordinator, transaction))
+            commit = Commit(transaction, expected, held)
+            yield from self._crash(state, commit, f"{name} commits")
+            yield from self._answer(state, owner, name, "commits", commit)
+        rolls_back = Abort(transaction)
+        if self.scope.rollbacks or isinstance(self._decide(state, rolls_back)[1], Refusal):
+            yield from self._answer(state, owner, name, "rolls back", rolls_back)
 
     def _answer(
-        self, state: State, owner: Owner, name: str, verb: str, result: TransactionalId | Refusal
+        self, state: State, owner: Owner, name: str, verb: str, command: Command
     ) -> Iterator[tuple[str, State]]:
         """The owner is told, or the answer is lost and it asks again."""
         assert owner.transaction is not None
-        after = self._move(state, result, owner) if isinstance(result, TransactionalId) else state
+        after, result = self._decide(state, command, owner)
         if after is not state:
             yield f"{name} {verb}, and gets no answer", after
         if isinstance(result, TransactionalId):
@@ -292,7 +342,7 @@ class World:
         serial = part.serial + 1
         others = tuple(each for each in part.asked if each[0] != transaction)
         part = part._replace(asked=tuple(sorted((*others, (transaction, serial)))), serial=serial)
-        is_open = rules.standing(state.coordinator, transaction, place) is Standing.OPEN
+        is_open = standing(state.coordinator, transaction, place) is Standing.OPEN
         net = {**dict(state.net), Message("answer", place, transaction, (serial, is_open)): 1}
         return part, state._replace(net=_net(net))
 
@@ -317,20 +367,26 @@ class World:
     # ---- the coordinator and the leaders
 
     def _coordinator(self, state: State) -> Iterator[tuple[str, State]]:
-        known = state.coordinator
-        if known is None:
+        if self.scope.losses and not state.lost:
+            if not state.left:
+                yield "what the coordinator stores from now on will be lost", state._replace(left=(state.coordinator,))
+            else:
+                fallen_back = state._replace(coordinator=state.left[0], left=(), lost=True)
+                after, _ = self._decide(fallen_back, NoteLoss(1, state.fresh))
+                yield "an operator accepts the loss", after
+        if state.known is None:
             return
-        if self.scope.expires and not known.transactions:
-            yield "the transactional id expires", state._replace(coordinator=None)
-        if known.open is not None and state.timeouts < self.scope.timeouts:
-            ended = rules.time_out(known, known.open.until_us)
-            yield "time-out", self._move(state._replace(timeouts=state.timeouts + 1), ended)
-        for end in rules.ends(known):
+        if self.scope.expires and not state.known.transactions:
+            yield "the transactional id expires", self._decide(state, Expire(), now_us=EXPIRY_US)[0]
+        if state.known.open is not None and state.timeouts < self.scope.timeouts:
+            ended, _ = self._decide(state._replace(timeouts=state.timeouts + 1), TimeOut(), now_us=TIMEOUT_US)
+            yield "time-out", ended
+        for end in rules.ends(state.known):
             message = Message("end", end.place, end.transaction, end.publish)
             if message not in dict(state.net):
                 yield f"the coordinator ends {end.transaction.number}", self._send(state, message)
         if self.scope.flaw is Flaw.DEPOSED_COORDINATORS_ANSWER and not state.deposed:
-            yield "a coordinator is deposed", state._replace(deposed=(known,))
+            yield "a coordinator is deposed", state._replace(deposed=(state.coordinator,))
 
     def _partition(self, state: State, place: PartitionId, part: Part) -> Iterator[tuple[str, State]]:
         name = NAMES[place]
@@ -351,16 +407,16 @@ class World:
                 yield f"{name} has a new leader", after._replace(elections=state.elections + 1)
         staging, _ = self._staging(part)
         for transaction in staging.undecided():
-            for known in (state.coordinator, *state.deposed):
-                answer = rules.standing(known, transaction, place)
+            for coordinator in (*([] if state.proposed else [state.coordinator]), *state.deposed):
+                answer = standing(coordinator, transaction, place)
                 message = Message("decided", place, transaction, answer is Standing.PUBLISH)
                 if answer in (Standing.PUBLISH, Standing.DISCARD) and message not in dict(state.net):
                     yield f"{name} asks about {transaction.number}: {answer.value}", self._send(state, message)
 
     def _confirm(self, state: State, place: PartitionId, transaction: TransactionId) -> State:
-        if state.coordinator is None or state.coordinator.producer_id != transaction.producer_id:
-            return state
-        return self._move(state, rules.confirm(state.coordinator, transaction, place))
+        if state.proposed or state.known is None or state.known.producer_id != transaction.producer_id:
+            return state  # nobody takes the confirmation: the next coordinator sends the end again
+        return self._decide(state, Confirm(transaction, frozenset({place})))[0]
 
     # ---- parts of states
 
@@ -375,15 +431,32 @@ class World:
                 staging.appended(index, entry.batch)
         return staging, {serial: staging.ask(transaction) for transaction, serial in part.asked}
 
-    def _move(self, state: State, new: TransactionalId, owner: Owner | None = None) -> State:
-        """Replicate the coordinator's next state, and note its decision."""
-        decided, outcome = state.decided, new.outcome
+    def _decide(
+        self, state: State, command: Command, owner: Owner | None = None, now_us: int = 0
+    ) -> tuple[State, TransactionalId | Refusal | None]:
+        """Have the coordinator replicate a command, of `owner` if it is a commit."""
+        name = "" if isinstance(command, NoteLoss) else ID
+        return self._apply(state, pack_command(name, command), owner, now_us)
+
+    def _apply(
+        self, state: State, payload: bytes, owner: Owner | None = None, now_us: int = 0
+    ) -> tuple[State, TransactionalId | Refusal | None]:
+        """Apply a command at the coordinator, and note its decision."""
+        coordinator, (_, result) = carry_out(state.coordinator, payload, now_us)
+        outcome = result.outcome if isinstance(result, TransactionalId) else None
+        decided = state.decided
         if outcome is not None and (outcome.transaction, outcome.phase) not in [each[:2] for each in decided]:
-            wrote = owner is not None and owner.transaction == outcome.transaction and outcome.phase is Phase.COMMITTED
-            batches = frozenset(self._batches(owner)) if owner is not None and wrote else frozenset()
+            wrote = owner or next((each for each in state.owners if each.transaction == outcome.transaction), None)
+            committed = outcome.phase is Phase.COMMITTED
+            batches = frozenset(self._batches(wrote)) if wrote is not None and committed else frozenset()
             decided = (*decided, Decision(outcome.transaction, outcome.phase, batches))
-        state = state._replace(coordinator=replace(new, used_us=0), decided=decided)
-        return state if owner is None else self._with_owner(state, owner)
+        return state._replace(coordinator=coordinator, decided=decided), result
+
+    def _crash(self, state: State, command: Command, what: str) -> Iterator[tuple[str, State]]:
+        """The coordinator fails with a command on its way: the owner gets no answer."""
+        if state.crashes < self.scope.crashes and not isinstance(self._decide(state, command)[1], Refusal):
+            left = state._replace(proposed=(pack_command(ID, command),), crashes=state.crashes + 1)
+            yield f"{what}, and the coordinator fails", left
 
     def _send(self, state: State, message: Message) -> State:
         return state._replace(net=_net({**dict(state.net), message: self.scope.ends}))
@@ -395,6 +468,11 @@ class World:
     @staticmethod
     def _with_part(state: State, place: PartitionId, part: Part) -> State:
         return state._replace(parts=tuple((p, part if p == place else old) for p, old in state.parts))
+
+
+def standing(coordinator: bytes, transaction: TransactionId, place: PartitionId) -> Standing:
+    """The answer of a coordinator with this state."""
+    return machine(coordinator).standing(transaction, place)
 
 
 def applied(log: Sequence[Entry]) -> StagedTransactions:
@@ -418,6 +496,17 @@ def visible(log: Sequence[Entry]) -> list[StagedBatch]:
             continue
         ended = staged.end(entry.transaction)
         found += [batches[each.entry_index] for each in ended] if entry.publish else []
+    return found
+
+
+def dropped(log: Sequence[Entry]) -> list[TransactionId]:
+    """The transactions of which something was staged, and discarded."""
+    staged, found = StagedTransactions(), list[TransactionId]()
+    for index, entry in enumerate(log, 1):
+        if entry.batch is not None:
+            staged.stage(entry.batch, StagedEntry(index, 1, 100, 0, 0))
+        elif staged.end(entry.transaction) and not entry.publish:
+            found.append(entry.transaction)
     return found
 
 

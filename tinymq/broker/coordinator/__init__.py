@@ -1,5 +1,5 @@
-"""Stream groups: their members, and the assignment of partitions to them. The topic `__coordinator` stores both.
+"""The leaders of `__coordinator`: coordinators of stream groups, and of transactions.
 
-rules.py decides, and coordinator.py answers members. The room `members` stores the state. Users' records never pass
-through here.
+rules.py decides about members and coordinator.py answers them; transaction_coordinator.py leads transactions. The rooms
+`members` and `transactions` have the replicated state. Users' records never pass through here.
 """

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from tinymq.base.group_config import Assignor
-from tinymq.broker.members.group_members import PartitionId
+from tinymq.base.types import PartitionId
 
 Assign = Callable[[Sequence[str], Sequence[PartitionId], Mapping[PartitionId, str]], dict[PartitionId, str]]
 """(members, partitions, present owners) → the owner of every partition; {} without members."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -19,18 +18,17 @@ from tinymq.base.clock import Clock, within
 from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError, UnknownGroup, WrongKind
 from tinymq.base.group_config import GroupKind
 from tinymq.base.meter import Meter
+from tinymq.base.types import PartitionId
 from tinymq.broker.coordinator import rules
 from tinymq.broker.coordinator.assignors import ASSIGNORS, among
+from tinymq.broker.coordinator.led_replicas import LedReplicas, Replicas, confirm
 from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.coordinator.sessions import GroupSessions
 from tinymq.broker.groups.definition import RECORD_KIND, Group, GroupPhase
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC, Groups
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
-from tinymq.broker.members.group_members import Change, Members, Owned, PartitionId
+from tinymq.broker.members.group_members import Change, Members, Owned
 from tinymq.registry.service import RegistryService
-
-TICK_S = 0.1
-CONFIRM_S = 2.0  # for a majority to confirm the leadership
 
 logger = structlog.get_logger("tinymq.broker")
 
@@ -47,10 +45,8 @@ class Coordinator:
     """One per broker, for the partitions of `__coordinator` that it leads."""
 
     def __init__(
-        self, registry: RegistryService, groups: Groups,
-        replicas: Callable[[], Mapping[tuple[bytes, int], CoordinatorReplica]], clock: Clock,
-        meter: Meter,
-    ) -> None:  # fmt: skip
+        self, registry: RegistryService, groups: Groups, replicas: Replicas, clock: Clock, meter: Meter
+    ) -> None:
         self._registry = registry
         self._groups = groups
         self._replicas = replicas
@@ -58,20 +54,15 @@ class Coordinator:
         self._meter = meter
         self._since: dict[str, float] = {}  # monotonic seconds at which a replica here began to lead, by replica name
         self._known: dict[str, GroupSessions] = {}  # by group name; only groups whose partition this broker leads
-        self._advancing: dict[str, asyncio.Task[None]] = {}  # the check under way, by replica name
-        self._task: asyncio.Task[None] | None = None
+        self._led = LedReplicas(replicas, self._advance_all, clock)
 
     def start(self) -> asyncio.Task[None]:
         self._registry.watch(lambda effects: self._all_due())
         self._registry.watch_records(RECORD_KIND, self._all_due)
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        return self._task
+        return self._led.start()
 
     async def stop(self) -> None:
-        tasks = [*self._advancing.values(), *([self._task] if self._task is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._led.stop()
 
     def on_role(self, replica: CoordinatorReplica) -> None:
         """A replica began to lead, or stopped."""
@@ -206,24 +197,6 @@ class Coordinator:
         for known in self._known.values():
             known.due = True
 
-    async def _run(self) -> None:
-        while True:
-            await self._clock.sleep(TICK_S)
-            for replica in list(self._replicas().values()):
-                # One task per replica: a replica that cannot commit now must not hold up the others.
-                if replica.leading and replica.name not in self._advancing:
-                    task = asyncio.get_running_loop().create_task(self._advance_all(replica))
-                    self._advancing[replica.name] = task
-                    task.add_done_callback(partial(self._advance_ended, replica.name))
-
-    def _advance_ended(self, name: str, task: asyncio.Task[None]) -> None:
-        del self._advancing[name]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # The next tick checks again.
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"{name}: a check failed", "exception": error}
-            )
-
     async def _advance_all(self, replica: CoordinatorReplica) -> None:
         for name in list(replica.groups):
             if not replica.leading:
@@ -283,15 +256,6 @@ class Coordinator:
     def _known_places(self, group: Group) -> list[PartitionId]:
         topics: list[Any] = [topic for topic in self._registry.get_all_topics() if group.reads(topic.name)]
         return [PartitionId(topic.topic_id, queue.partition) for topic in topics for queue in topic.queues]
-
-
-async def confirm(replica: CoordinatorReplica) -> None:
-    """Return once a majority has confirmed, since this call, that the replica leads.
-
-    Without it, a deposed leader could extend a member's session. Raises NotLeader, DeadlineExceeded.
-    """
-    await replica.group.read_index(CONFIRM_S)
-    replica.check_leading()
 
 
 def _state_of(replica: CoordinatorReplica, group: Group) -> Members:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinymq.base.errors import Fenced
+from tinymq.base.types import PartitionId
 from tinymq.broker.coordinator.assignors import Assign
-from tinymq.broker.members.group_members import COUNTER_BITS, Change, Member, Members, Owned, PartitionId
+from tinymq.broker.members.group_members import COUNTER_BITS, Change, Member, Members, Owned
 
 REPLACED_MAX = 4  # remembered earlier sessions of one instance id
 CLAIMED_MAX = 1 << (COUNTER_BITS - 1)  # bounds a counter that a member names; the coordinator's own may go twice as far

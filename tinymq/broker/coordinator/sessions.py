@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tinymq.base.errors import QuotaExceeded
+from tinymq.base.types import PartitionId
 from tinymq.broker.coordinator.rules import MemberHeartbeat
-from tinymq.broker.members.group_members import Members, PartitionId
+from tinymq.broker.members.group_members import Members
 
 MEMBERS_MAX = 1000  # of one group
 

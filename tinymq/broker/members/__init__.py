@@ -1,5 +1,5 @@
-"""The members of stream groups as a partition of `__coordinator` replicates them: values, and their state machine.
+"""What a partition of `__coordinator` replicates: its state machine, and the members of stream groups as values.
 
-The coordinator (tinymq/broker/coordinator) decides, and this room replicates its decisions. Users' records never pass
-through it.
+The coordinator (tinymq/broker/coordinator) decides about groups, and this room replicates its decisions. Transactional
+ids, which are decided when they are applied, are in the room `transactions`. Users' records never pass through here.
 """

@@ -1,6 +1,7 @@
-"""The state machine of one partition of `__coordinator`: the members of its groups, replicated by a Raft group.
+"""The state machine of one partition of `__coordinator`, replicated by a Raft group.
 
-`apply` changes only the state and the pending changes. The state is small, so each snapshot replaces the log before it.
+It has the members of stream groups, and transactional ids. `apply` changes only the state and the pending answers. The
+state is small, so each snapshot replaces the log before it.
 """
 
 from __future__ import annotations
@@ -8,18 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import CorruptData, NotLeader, OutcomeUnknown, TinymqError, VersionConflict
 from tinymq.base.topic_config import TopicConfig
-from tinymq.base.types import GroupId, Position
-from tinymq.broker.members.group_members import Change, Member, Members, Owned, PartitionId, changed
+from tinymq.base.types import GroupId, PartitionId, Position
+from tinymq.broker.members.group_members import Change, Member, Members, Owned, changed
+from tinymq.broker.transactions.commands import COMMAND_VERSION, Command, pack_command
+from tinymq.broker.transactions.rules import Refusal
+from tinymq.broker.transactions.transactional_id import TransactionalId
+from tinymq.broker.transactions.transactional_ids import TransactionalIds
 from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.proto import group_pb2 as pb
+from tinymq.raft import Membership
 
-ENTRY_VERSION = 2
+ENTRY_VERSION = 2  # of the entries with a change of a group
 
 
 class CoordinatorLog(Protocol):
@@ -41,23 +47,31 @@ class CoordinatorGroup(Protocol):
     def log(self) -> CoordinatorLog: ...
     @property
     def failure(self) -> TinymqError | None: ...
+    @property
+    def feature_level(self) -> int: ...
+    @property
+    def membership(self) -> Membership: ...
     def propose(self, new: NewEntry) -> Position: ...
+    def append_time_now_us(self) -> int: ...
     async def read_index(self, timeout_s: float) -> int: ...
 
 
 class CoordinatorReplica:
-    """One replica. `on_change` and `on_role` are called on the loop, and must not raise."""
+    """One replica. `on_change` (of a group), `on_decided` (on a transactional id) and `on_role` are called on the loop,
+    and must not raise."""
 
     def __init__(self, name: str, address_of: Callable[[int], str | None]) -> None:
         self.name = name
         self.leading = False  # whether this replica leads and has applied the first entry of its own term
         self.closed: TinymqError | None = None
         self.on_change: Callable[[CoordinatorReplica, str], None] = lambda replica, group: None
+        self.on_decided: Callable[[CoordinatorReplica, str], None] = lambda replica, transactional_id: None
         self.on_role: Callable[[CoordinatorReplica], None] = lambda replica: None
+        self.transactional_ids = TransactionalIds()  # only `apply` and `load` change it
         self._address_of = address_of
         self._groups: dict[str, Members] = {}
         self._group: CoordinatorGroup | None = None
-        self._pending: dict[int, tuple[int, asyncio.Future[bool]]] = {}  # (term, answer) by index of entry
+        self._pending: dict[int, tuple[int, asyncio.Future[Any]]] = {}  # (term, answer) by index of entry
 
     @property
     def groups(self) -> Mapping[str, Members]:
@@ -93,29 +107,47 @@ class CoordinatorReplica:
 
         Raises NotLeader, OutcomeUnknown, and VersionConflict if the group has a newer revision: then nothing was done.
         """
-        self.check_leading()
-        payload = pack_change(name, state, change, remove=remove)
-        position = self.group.propose(NewEntry(Kind.COMMAND, payload, version=ENTRY_VERSION))
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._pending[position.index] = position.term, answer
-        if not await answer:
+        if not await self._propose(pack_change(name, state, change, remove=remove), ENTRY_VERSION):
             raise VersionConflict(f"group {name!r} was changed by another decision")
+
+    async def decide(self, name: str, command: Command) -> TransactionalId | Refusal | None:
+        """Commit and apply a command on a transactional id.
+
+        Returns the state after it, None if no such id is left, or why the command changed nothing. Raises NotLeader,
+        QuotaExceeded (too much is uncommitted), UnsupportedVersion, OutcomeUnknown.
+        """
+        result: TransactionalId | Refusal | None = await self._propose(pack_command(name, command), COMMAND_VERSION)
+        return result
+
+    async def _propose(self, payload: bytes, version: int) -> Any:
+        """Append a command, and return its result once it is applied. Raises as `decide`."""
+        self.check_leading()
+        position = self.group.propose(NewEntry(Kind.COMMAND, payload, version=version))
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending[position.index] = position.term, answer
+        return await answer
 
     # ---- StateMachine -------------------------------------------------------------------------------------
 
     def apply(self, entry: Entry) -> None:
-        done = False
-        name = ""
-        if entry.header.kind == Kind.COMMAND:
-            name, done = self._apply(entry.payload)
+        result: Any = None
+        changed_group, decided_id = "", ""
+        if entry.header.kind == Kind.COMMAND and entry.header.version == COMMAND_VERSION:
+            applied = self.transactional_ids.apply(entry.payload, entry.header.append_time_us)
+            if applied is not None:
+                decided_id, result = applied
+        elif entry.header.kind == Kind.COMMAND:
+            changed_group, result = self._apply(entry.payload)
         term, answer = self._pending.pop(entry.index, (0, None))
         if answer is not None and not answer.done():
             if term == entry.term:
-                answer.set_result(done)
+                answer.set_result(result)
             else:  # a new leader has put its own entry at this index
                 answer.set_exception(OutcomeUnknown("another leader's entry took the change's place"))
-        if done:
-            self.on_change(self, name)
+        if changed_group and result:
+            self.on_change(self, changed_group)
+        if decided_id:
+            self.on_decided(self, decided_id)
 
     def _apply(self, payload: bytes) -> tuple[str, bool]:
         """(group, whether the change counts). Bytes that do not parse change nothing, on every replica."""
@@ -155,13 +187,16 @@ class CoordinatorReplica:
 
     def dump(self) -> bytes:
         groups = [_pack_members(name, self._groups[name]) for name in sorted(self._groups)]
-        return pb.CoordinatorState(groups=groups).SerializeToString(deterministic=True)
+        stored = pb.CoordinatorState(groups=groups)
+        self.transactional_ids.dump_into(stored)
+        return stored.SerializeToString(deterministic=True)
 
     def load(self, state: bytes) -> None:
         try:
             stored = pb.CoordinatorState.FromString(state)
         except DecodeError:
             raise CorruptData("a coordinator's state does not parse") from None
+        self.transactional_ids.load_from(stored)
         self._groups = {said.group: _parse_members(said) for said in stored.groups}
         for name in self._groups:
             self.on_change(self, name)

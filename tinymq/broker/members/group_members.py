@@ -8,16 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+
+from tinymq.base.types import PartitionId
 
 COUNTER_BITS = 32  # an epoch is the group's id << 32 | a counter
-
-
-class PartitionId(NamedTuple):
-    """A partition of a topic."""
-
-    topic_id: bytes
-    partition: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.base.retry import Backoff
 from tinymq.base.types import METADATA_GROUP, GroupId, is_internal
-from tinymq.broker.members.coordinator_replica import CoordinatorReplica
+from tinymq.broker.members.coordinator_replica import CoordinatorGroup, CoordinatorReplica
 from tinymq.broker.partition.partition import Partition, RaftGroup
 from tinymq.format.entry import Entry
 from tinymq.log import LogConfig, log_config
@@ -42,12 +42,16 @@ BACKOFF = Backoff(1.0, 30.0)  # after retriable failures of one group
 logger = structlog.get_logger("tinymq.broker")
 
 
+class HostedGroup(RaftGroup, CoordinatorGroup, Protocol):
+    """The part of a Raft group that the replicas here use."""
+
+
 class GroupHost(Protocol):
     """The part of the Raft host that the replica host uses (tinymq.raft.Host)."""
 
     async def open_group(
         self, group_id: GroupId, first_entry: Entry, machine: StateMachine, config: LogConfig
-    ) -> RaftGroup: ...
+    ) -> HostedGroup: ...
     def configure_group(self, group_id: GroupId, config: LogConfig) -> None: ...
     async def close_group(self, group_id: GroupId) -> None: ...
     async def delete_group(self, group_id: GroupId) -> None: ...

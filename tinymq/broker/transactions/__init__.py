@@ -1,6 +1,6 @@
-"""Transactions: one decision for batches in many partitions. Rules only; nothing here does I/O.
+"""Transactions: one decision for batches in many partitions. Values and rules; nothing here does I/O.
 
-transactional_id.py is the state of one transactional id, which a coordinator replicates. rules.py has the coordinator's
-decisions on that state, staging.py those of a partition's leader. Records and offsets belong to `state` and
+transactional_ids.py is what a partition of `__coordinator` replicates, by the commands of commands.py and the decisions
+of rules.py. staging.py has the decisions of a partition's leader. Records and offsets belong to `state` and
 `partition`.
 """

@@ -12,11 +12,12 @@ from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
-from tinymq.broker.members.group_members import PartitionId
+from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.transactional_id import EPOCH_MAX, Outcome, Phase, Transaction, TransactionalId
 
 PARTITIONS_MAX = 1000  # of one transaction
+EXPIRY_US = 7 * 24 * 3600 * 1_000_000  # after this time without a call of an owner, a transactional id expires
 DECIDED_MAX = 5  # unfinished transactions of one id; at this number no further one begins
 
 
@@ -26,8 +27,10 @@ class Refusal(Enum):
     FENCED = "fenced"  # a later registration has taken the transactional id
     ABORTED = "aborted"  # the transaction was aborted: by a time-out, a new owner, or because staged batches were lost
     COMMITTED = "committed"
+    USED_ID = "used id"  # the fresh producer id may have been used before a loss: register with another one
     UNKNOWN = "unknown"  # the coordinator does not remember this transaction
-    TOO_MANY = "too many"  # too many partitions, or too many unfinished transactions: call again later
+    TOO_LARGE = "too large"  # the transaction has too many partitions
+    TOO_MANY = "too many"  # too much is unfinished: call again later
 
 
 class Standing(Enum):
@@ -37,6 +40,7 @@ class Standing(Enum):
     PUBLISH = "publish"
     DISCARD = "discard"
     LATER = "later"  # committed, but an earlier transaction of the producer has not ended in that partition yet
+    UNRESOLVED = "unresolved"  # the decision may be lost with a part of the log: an operator has to decide
 
 
 class End(NamedTuple):
@@ -64,9 +68,28 @@ def register(state: TransactionalId | None, fresh_producer_id: int, now_us: int)
     return replace(aborted, epoch=state.epoch + 1, used_us=now_us)
 
 
-def begin(state: TransactionalId, epoch: int, now_us: int, timeout_us: int) -> TransactionalId | Refusal:
+def replace_producer_id(state: TransactionalId, fresh_producer_id: int, now_us: int) -> TransactionalId | Refusal:
+    """Give the transactional id to a new owner after a loss, under another producer id.
+
+    The decided transactions of the present producer id have to be over first. The newest outcome is forgotten: a newer
+    one may have been lost.
+    """
+    if state.transactions:
+        return Refusal.TOO_MANY
+    return TransactionalId(fresh_producer_id, used_us=now_us)
+
+
+def without_open(state: TransactionalId) -> TransactionalId:
+    """The state without its open transaction, about which an operator has to decide after a loss."""
+    left = {number: each for number, each in state.transactions.items() if each.phase is not Phase.OPEN}
+    return replace(state, transactions=left)
+
+
+def begin(
+    state: TransactionalId, producer_id: int, epoch: int, now_us: int, timeout_us: int
+) -> TransactionalId | Refusal:
     """Begin a transaction, and abort one that is still open. The new one's number is the `number` of the next state."""
-    if epoch != state.epoch:
+    if (producer_id, epoch) != (state.producer_id, state.epoch):
         return Refusal.FENCED
     if len(state.transactions) >= DECIDED_MAX:
         return Refusal.TOO_MANY
@@ -84,7 +107,7 @@ def add(
         return found
     unconfirmed = found.unconfirmed.union(places)
     if len(unconfirmed) > PARTITIONS_MAX:
-        return Refusal.TOO_MANY
+        return Refusal.TOO_LARGE
     return _with(state, replace(found, unconfirmed=unconfirmed))
 
 
@@ -127,12 +150,17 @@ def time_out(state: TransactionalId, now_us: int) -> TransactionalId:
     return state if found is None or now_us < found.until_us else _decide(state, found, Phase.ABORTED)
 
 
+def is_expired(state: TransactionalId, now_us: int) -> bool:
+    """Whether the transactional id can be forgotten. Its next registration gets a fresh producer id."""
+    return not state.transactions and now_us - state.used_us >= EXPIRY_US
+
+
 # ---- what partitions ask and confirm -------------------------------------------------------------------------
 
 
 def standing(state: TransactionalId | None, transaction: TransactionId, place: PartitionId) -> Standing:
     """Answer a partition. A transaction that is not remembered was aborted, or has already ended in that partition."""
-    found = None if state is None else _find(state, transaction)
+    found = None if state is None else find(state, transaction)
     if state is None or found is None or place not in found.unconfirmed:
         return Standing.DISCARD
     if found.phase is Phase.OPEN:
@@ -162,7 +190,7 @@ def is_next(state: TransactionalId, transaction: Transaction, place: PartitionId
 
 def confirm(state: TransactionalId, transaction: TransactionId, place: PartitionId) -> TransactionalId:
     """Note that a partition has applied the decision. The transaction is over when all its partitions have."""
-    found = _find(state, transaction)
+    found = find(state, transaction)
     if found is None or found.phase is Phase.OPEN:
         return state
     return _with(state, replace(found, unconfirmed=found.unconfirmed - {place}))
@@ -171,14 +199,15 @@ def confirm(state: TransactionalId, transaction: TransactionId, place: Partition
 # ---- one transaction -----------------------------------------------------------------------------------------
 
 
-def _find(state: TransactionalId, transaction: TransactionId) -> Transaction | None:
+def find(state: TransactionalId, transaction: TransactionId) -> Transaction | None:
+    """The transaction, if it is not over."""
     found = state.transactions.get(transaction.number)
     return found if found is not None and state.id_of(found) == transaction else None
 
 
 def _open(state: TransactionalId, transaction: TransactionId) -> Transaction | Refusal:
     """The transaction if it is open and its owner is not fenced; otherwise the refusal of the owner's call."""
-    found = _find(state, transaction)
+    found = find(state, transaction)
     if found is not None and found.phase is Phase.OPEN and found.epoch == state.epoch:
         return found
     return outcome(state, transaction)
@@ -186,7 +215,7 @@ def _open(state: TransactionalId, transaction: TransactionId) -> Transaction | R
 
 def outcome(state: TransactionalId, transaction: TransactionId) -> Refusal:
     """What became of a transaction that is not open. Only the newest outcome and unfinished ones are remembered."""
-    newest, found = state.outcome, _find(state, transaction)
+    newest, found = state.outcome, find(state, transaction)
     phase = newest.phase if newest is not None and newest.transaction == transaction else found and found.phase
     if phase is Phase.COMMITTED:
         return Refusal.COMMITTED

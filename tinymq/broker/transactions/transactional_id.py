@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tinymq.broker.members.group_members import PartitionId
+from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import TransactionId
 
 EPOCH_MAX = (1 << 31) - 1  # above it, the transactional id gets another producer id

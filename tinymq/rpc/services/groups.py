@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from tinymq.base.errors import InvalidConfig, InvalidRequest
 from tinymq.base.group_config import SETTINGS, GroupKind
-from tinymq.base.types import TopicId, check_consumer_name
+from tinymq.base.types import PartitionId, TopicId, check_consumer_name
 from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.groups.alteration import Alteration
 from tinymq.broker.groups.definition import START_EARLIEST, Group
-from tinymq.broker.members.group_members import Member, Owned, PartitionId
+from tinymq.broker.members.group_members import Member, Owned
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.common.access import DEAD_LETTERS, GROUP, GROUP_TOPICS

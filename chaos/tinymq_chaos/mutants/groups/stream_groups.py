@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tinymq.broker.coordinator import coordinator, rules
+from tinymq.base.types import PartitionId
+from tinymq.broker.coordinator import led_replicas, rules
 from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.coordinator.sessions import GroupSessions
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
-from tinymq.broker.members.group_members import Change, Members, Owned, PartitionId, changed
+from tinymq.broker.members.group_members import Change, Members, Owned, changed
 from tinymq.broker.state import cursor
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.member_state import Beat, Grant, MemberState
@@ -88,7 +89,7 @@ def heartbeats_are_not_confirmed(p: Patches) -> None:
     async def confirm(replica: CoordinatorReplica) -> None:
         replica.check_leading()
 
-    p.replace(coordinator.confirm, confirm)
+    p.replace(led_replicas.confirm, confirm)
 
 
 @mutant(

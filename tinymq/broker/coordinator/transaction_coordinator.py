@@ -1,0 +1,370 @@
+"""The coordinator of transactions, on the broker that leads the partition of `__coordinator` with the transactional id.
+
+Every decision is a replicated command, and every answer is applied state. Before the coordinator answers a partition, a
+majority confirms that this broker leads. In memory it keeps only which ends are under way, so a failover loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from tinymq.base.clock import Clock, within
+from tinymq.base.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    NotLeader,
+    NotReady,
+    TinymqError,
+    TransactionAborted,
+)
+from tinymq.base.types import PartitionId, check_transactional_id
+from tinymq.broker.coordinator.coordinator import coordinator_of
+from tinymq.broker.coordinator.led_replicas import LedReplicas, Replicas, confirm
+from tinymq.broker.coordinator.transaction_errors import error_of
+from tinymq.broker.coordinator.transaction_topics import TransactionTopics
+from tinymq.broker.groups.groups import COORDINATOR_TOPIC
+from tinymq.broker.members.coordinator_replica import CoordinatorReplica
+from tinymq.broker.serve.producer_ids import BLOCK, ProducerIds
+from tinymq.broker.state.staged import TransactionId
+from tinymq.broker.transactions import rules
+from tinymq.broker.transactions.commands import (
+    TIMEOUT_US_MAX,
+    Abort,
+    Add,
+    Begin,
+    Commit,
+    Confirm,
+    Expire,
+    IdCommand,
+    NoteLoss,
+    Register,
+    TimeOut,
+)
+from tinymq.broker.transactions.rules import Refusal, Standing
+from tinymq.broker.transactions.transactional_id import Phase, Transaction, TransactionalId
+from tinymq.format.feature_level import TRANSACTIONS_LEVEL
+from tinymq.registry.service import RegistryService
+
+TIMEOUT_US_MIN = 1_000_000  # of a transaction
+RETRY_S = 0.2  # between two questions to partitions' leaders
+ENDS_MAX = 256  # transactions whose partitions are told at the same time
+EXPIRE_EVERY_S = 60.0
+
+logger = structlog.get_logger("tinymq.broker")
+
+
+class Owner(NamedTuple):
+    """The result of a registration. Every call of the owner names both."""
+
+    producer_id: int
+    epoch: int
+
+
+class PartitionLeaders(Protocol):
+    """The leaders of partitions, as a coordinator calls them. Its calls never raise: who does not answer is left out.
+
+    A leader answers once it has applied the first entry of its own term and a majority has confirmed, since the call,
+    that it leads.
+    """
+
+    async def held(self, transaction: TransactionId, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:
+        """How many staged entries of the transaction each partition has applied."""
+        ...
+
+    async def end(
+        self, transaction: TransactionId, places: Collection[PartitionId], *, publish: bool
+    ) -> Collection[PartitionId]:
+        """Publish or discard the transaction's entries. Returns the partitions in which that is applied."""
+        ...
+
+
+class TransactionCoordinator:
+    """One per broker, for the partitions of `__coordinator` that it leads."""
+
+    def __init__(
+        self, registry: RegistryService, replicas: Replicas, producer_ids: ProducerIds, leaders: PartitionLeaders,
+        clock: Clock,
+    ) -> None:  # fmt: skip
+        self._registry = registry
+        self._topics = TransactionTopics(registry)
+        self._replicas = replicas
+        self._producer_ids = producer_ids
+        self._leaders = leaders
+        self._clock = clock
+        self._led = LedReplicas(replicas, self._advance, clock)
+        self._ending: dict[TransactionId, asyncio.Task[None]] = {}  # partitions are being told
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # calls that wait for a decision or its end, by id
+        self._expired_s: dict[str, float] = {}  # monotonic time of the newest search for expired ids, by replica
+
+    def start(self) -> asyncio.Task[None]:
+        return self._led.start()
+
+    async def stop(self) -> None:
+        await self._led.stop()
+        tasks = list(self._ending.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def on_decided(self, replica: CoordinatorReplica, name: str) -> None:
+        """A command on a transactional id is applied: tell the partitions of a decision, and wake waiting calls."""
+        if replica.leading:
+            self._send_ends(replica, name)
+        self._wake(name)
+
+    def on_role(self, replica: CoordinatorReplica) -> None:
+        """A replica began to lead, or stopped."""
+        for name in list(self._waiting):
+            self._wake(name)
+
+    # ---- what owners ask ----------------------------------------------------------------------------------------
+
+    async def register(self, name: str) -> Owner:
+        """Give a transactional id to the caller. This fences the previous owner, and aborts its open transaction.
+
+        Raises InvalidName, NotLeader, NotReady, QuotaExceeded (too many ids, or unfinished transactions), and
+        OutcomeUnknown: register again.
+        """
+        replica = self._find(check_transactional_id(name))
+        fresh_producer_id = await self._producer_ids.take()
+        for _ in range(BLOCK):  # after a loss: ids of a block from before it were perhaps used
+            if fresh_producer_id >= replica.transactional_ids.loss.fresh_producer_id:
+                break
+            fresh_producer_id = await self._producer_ids.take()
+        state = await self._decide(replica, name, Register(fresh_producer_id))
+        logger.info("transactional_id_registered", id=name, producer_id=state.producer_id, epoch=state.epoch)
+        return Owner(state.producer_id, state.epoch)
+
+    async def begin(self, name: str, owner: Owner, timeout_us: int) -> TransactionId:
+        """Begin a transaction. One of the owner that is still open is aborted.
+
+        `timeout_us` after its beginning it is aborted if it is not decided by then. Raises InvalidRequest, Fenced,
+        NotLeader, NotReady, QuotaExceeded (decided transactions wait for their partitions), and OutcomeUnknown: begin
+        again.
+        """
+        if not TIMEOUT_US_MIN <= timeout_us <= TIMEOUT_US_MAX:
+            bounds = f"{TIMEOUT_US_MIN // 1_000_000} s to {TIMEOUT_US_MAX // 60_000_000} min"
+            raise InvalidRequest(f"a time-out of {timeout_us / 1e6:g} s", hint=f"transactions may last {bounds}")
+        state = await self._decide(self._find(name), name, Begin(*owner, timeout_us))
+        return TransactionId(*owner, state.number)
+
+    async def add(self, name: str, transaction: TransactionId, places: Collection[PartitionId]) -> None:
+        """Add partitions to a transaction, before a batch is staged in them. It may be called again.
+
+        Raises UnknownPartition; InvalidRequest for a topic that acknowledges what a power cut takes, and for too many
+        partitions; Fenced, TransactionAborted, NotLeader, NotReady, QuotaExceeded, OutcomeUnknown.
+        """
+        await self._topics.check(places)
+        await self._decide(self._find(name), name, Add(transaction, frozenset(places)))
+
+    async def commit(
+        self, name: str, transaction: TransactionId, expected: Mapping[PartitionId, int], decide_s: float
+    ) -> None:
+        """Commit a transaction. Returns when the decision is replicated; from then on it is irrevocable.
+
+        `expected`: how many batches the owner has staged, by partition. A call for a transaction that is committed
+        already returns, too. Raises TransactionAborted, also if a partition has lost a batch; DeadlineExceeded if the
+        leaders of its partitions have not answered within `decide_s` seconds, and the transaction is still open;
+        Fenced, NotLeader, NotReady; OutcomeUnknown, after which the call may be repeated.
+        """
+        replica = self._find(name)
+        held = await self._held(replica, name, transaction, decide_s)
+        result = await replica.decide(name, Commit(transaction, expected, held))
+        if isinstance(result, TransactionalId):
+            result = rules.outcome(result, transaction)
+        if result is not Refusal.COMMITTED:
+            assert result is not None, "a commit removes no transactional id"
+            raise error_of(result, name)
+
+    async def abort(self, name: str, transaction: TransactionId) -> None:
+        """Roll a transaction back. It may be called again. Raises InvalidRequest if the transaction is committed;
+        Fenced, NotLeader, NotReady, OutcomeUnknown."""
+        try:
+            await self._decide(self._find(name), name, Abort(transaction))
+        except TransactionAborted:
+            return
+
+    async def wait_over(self, name: str, transaction: TransactionId, timeout_s: float) -> bool:
+        """Wait until all partitions have confirmed the decision on a transaction. False: they have not, in time, or
+        this broker does not lead any more."""
+        until_s = self._clock.monotonic() + timeout_s
+        try:
+            while rules.find(self._find(name).transactional_ids.states[name], transaction) is not None:
+                await self._changed(name, until_s - self._clock.monotonic())
+        except KeyError:
+            return True  # the id has expired since: its transactions are over
+        except TinymqError:
+            return False
+        return True
+
+    # ---- what partitions ask ------------------------------------------------------------------------------------
+
+    async def standing(self, number: int, questions: Sequence[tuple[TransactionId, PartitionId]]) -> list[Standing]:
+        """Answer partitions that ask about transactions of the coordinator's partition `number`.
+
+        Raises NotLeader, NotReady, DeadlineExceeded (no majority confirmed that this broker leads).
+        """
+        replica = self._replica(number)
+        await confirm(replica)
+        self._check_loss_noted(replica)
+        return [replica.transactional_ids.standing(transaction, place) for transaction, place in questions]
+
+    # ---- what people ask ----------------------------------------------------------------------------------------
+
+    async def states(self, number: int) -> Mapping[str, TransactionalId]:
+        """The transactional ids in the coordinator's partition `number`, as of a moment during this call.
+
+        Raises NotLeader, NotReady, DeadlineExceeded.
+        """
+        replica = self._replica(number)
+        await confirm(replica)
+        return dict(replica.transactional_ids.states)
+
+    # ---- the replicas of this broker ------------------------------------------------------------------------------
+
+    def _find(self, name: str) -> CoordinatorReplica:
+        """This broker's replica of the partition that has the transactional id. Raises NotLeader unless it leads."""
+        return self._replica(None, name)
+
+    def _replica(self, number: int | None, name: str = "") -> CoordinatorReplica:
+        topic = self._registry.get_topic(COORDINATOR_TOPIC)
+        if topic is None:
+            raise NotLeader(f"the topic {COORDINATOR_TOPIC} is not made yet")
+        number = coordinator_of(name, len(topic.queues)) if number is None else number
+        replica = self._replicas().get((topic.topic_id, number))
+        if replica is None:
+            raise NotLeader(f"{COORDINATOR_TOPIC}/{number}: no replica is open here")
+        replica.check_leading()
+        self._check_loss_noted(replica)
+        return replica
+
+    def _check_loss_noted(self, replica: CoordinatorReplica) -> None:
+        """Raises NotReady until the state knows of an accepted loss, because it may lack decisions."""
+        if replica.group.membership.recovery_epoch != replica.transactional_ids.loss.recovery_epoch:
+            raise NotReady(f"{replica.name} has lost a part of its log, and is noting that")
+
+    async def _decide(self, replica: CoordinatorReplica, name: str, command: IdCommand) -> TransactionalId:
+        """Replicate a command of an owner. Returns the state after it, or raises the error of its refusal."""
+        result = await replica.decide(name, command)
+        if isinstance(result, Refusal):
+            raise error_of(result, name)
+        assert result is not None, "a command of an owner removes no transactional id"
+        return result
+
+    # ---- before a decision ----------------------------------------------------------------------------------------
+
+    async def _held(
+        self, replica: CoordinatorReplica, name: str, transaction: TransactionId, decide_s: float
+    ) -> Mapping[PartitionId, int]:
+        """What each partition of an open transaction holds. Deleted partitions are missing, and hold nothing.
+
+        Empty for a transaction that is not open here: the command tells why. Raises DeadlineExceeded, NotLeader.
+        """
+        until_s = self._clock.monotonic() + decide_s
+        held: dict[PartitionId, int] = {}
+        while (found := _open(replica, name, transaction)) is not None:
+            missing = found.unconfirmed - held.keys()
+            if missing:
+                held |= await self._leaders.held(transaction, missing)
+                missing -= held.keys()
+            if not missing or await self._topics.deleted(missing):
+                return held
+            if self._clock.monotonic() >= until_s:
+                raise DeadlineExceeded(f"{len(missing)} partitions have not said what they hold of the transaction")
+            await self._clock.sleep(RETRY_S)
+            replica.check_leading()
+        return {}
+
+    # ---- after a decision -----------------------------------------------------------------------------------------
+
+    def _send_ends(self, replica: CoordinatorReplica, name: str) -> None:
+        """Tell the partitions of the decided transactions of an id, unless that is under way."""
+        state = replica.transactional_ids.states.get(name)
+        places: dict[tuple[TransactionId, bool], list[PartitionId]] = {}
+        for end in rules.ends(state) if state is not None else ():
+            places.setdefault((end.transaction, end.publish), []).append(end.place)
+        for (transaction, publish), some in places.items():
+            if transaction not in self._ending and len(self._ending) < ENDS_MAX:
+                work = self._end(replica, name, transaction, some, publish)
+                self._ending[transaction] = asyncio.get_running_loop().create_task(work)
+
+    async def _end(
+        self,
+        replica: CoordinatorReplica,
+        name: str,
+        transaction: TransactionId,
+        places: list[PartitionId],
+        publish: bool,
+    ) -> None:
+        try:
+            ended = await self._leaders.end(transaction, places, publish=publish)
+            confirmed = {*ended, *await self._topics.deleted({*places}.difference(ended))}
+            if confirmed and replica.leading:
+                await replica.decide(name, Confirm(transaction, frozenset(confirmed)))
+        except TinymqError as error:  # the next turn sends the ends again
+            logger.info("transaction_end_waits", id=name, error=error.code, reason=str(error))
+        finally:
+            del self._ending[transaction]
+
+    # ---- time -------------------------------------------------------------------------------------------------------
+
+    async def _advance(self, replica: CoordinatorReplica) -> None:
+        """Abort transactions whose time is up, send ends again, and forget ids that nobody uses."""
+        if replica.group.feature_level < TRANSACTIONS_LEVEL:
+            return
+        try:
+            await self._note_loss(replica)
+            self._check_loss_noted(replica)
+            now_us = replica.group.append_time_now_us()
+            for name in list(replica.transactional_ids.unfinished):
+                state = replica.transactional_ids.states[name]
+                if rules.time_out(state, now_us) is not state:
+                    await replica.decide(name, TimeOut())
+                    logger.info("transaction_timed_out", id=name, number=state.number)
+                self._send_ends(replica, name)
+            now_s = self._clock.monotonic()
+            if now_s - self._expired_s.get(replica.name, 0.0) >= EXPIRE_EVERY_S:
+                self._expired_s[replica.name] = now_s
+                for name, state in list(replica.transactional_ids.states.items()):
+                    if rules.is_expired(state, now_us):
+                        await replica.decide(name, Expire())
+        except TinymqError as error:
+            logger.info("transactions_wait", replica=replica.name, error=error.code, reason=str(error))
+
+    async def _note_loss(self, replica: CoordinatorReplica) -> None:
+        """Note an accepted loss of a part of the log, before anything is decided or answered by what is left."""
+        epoch = replica.group.membership.recovery_epoch
+        if epoch != replica.transactional_ids.loss.recovery_epoch:
+            fresh = await self._registry.take_producer_ids(1)  # above all that any broker has taken
+            await replica.decide("", NoteLoss(epoch, fresh.start))
+            logger.warning("coordinator_lost_decisions", replica=replica.name, recovery_epoch=epoch)
+
+    # ---- waiting ----------------------------------------------------------------------------------------------------
+
+    async def _changed(self, name: str, timeout_s: float) -> None:
+        """Wait until a command on the id is applied, or this broker's part changes. Raises DeadlineExceeded."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(name, set())
+        waiting.add(changed)
+        try:
+            await within(self._clock, changed, max(0.0, timeout_s), DeadlineExceeded("nothing changed in time"))
+        finally:
+            waiting.discard(changed)
+            if not waiting and self._waiting.get(name) is waiting:
+                del self._waiting[name]
+
+    def _wake(self, name: str) -> None:
+        for each in self._waiting.pop(name, ()):
+            if not each.done():
+                each.set_result(None)
+
+
+def _open(replica: CoordinatorReplica, name: str, transaction: TransactionId) -> Transaction | None:
+    """The transaction, if it is open in the applied state."""
+    state = replica.transactional_ids.states.get(name)
+    found = None if state is None else rules.find(state, transaction)
+    return found if found is not None and found.phase is Phase.OPEN else None
