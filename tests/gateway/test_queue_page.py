@@ -19,8 +19,9 @@ from tinymq.testing.cluster import Cluster
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "queue-service.md").read_text()
 EXAMPLE = re.compile(r"^\$ grpcurl (?P<words>.+)\n(?P<shown>(?:(?!\$ |```).*\n)*)", re.MULTILINE)
-TIME = re.compile(r'("\w*time\w*_us": ")17(?!00000000000000)\d{14}"')
+TIME = re.compile(r'("\w*(?:time|deliver_at)\w*_us": ")17(?!00000000000000)\d{14}"')
 LEASE = re.compile(r'"lease": "([\w+/=]+)"')
+SCHEDULE_ID = re.compile(r'"schedule_id": "\d+"')
 LEFT = re.compile(r'"lease_ms": \d+')
 SETTINGS = re.compile(r',\n *"(group_id|settings|start_us)": ("-?\d+"|\[[^]]*\])')  # the page leaves them out
 OWN_SIDE = {"NotDelivered", "WrongEventLoop", "UnknownError", "RetriableUnknownError", "Error"}
@@ -43,6 +44,7 @@ def run(client: Reflecting, words: list[str]) -> str:
 def at_any_time(text: str) -> str:
     """The text without what differs from one run to the next."""
     text = SETTINGS.sub("", LEASE.sub('"lease": "<lease>"', TIME.sub(r'\1<now>"', text)))
+    text = SCHEDULE_ID.sub('"schedule_id": "<id>"', text)
     return LEFT.sub('"lease_ms": <left>', text).strip()
 
 

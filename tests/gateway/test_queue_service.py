@@ -89,6 +89,25 @@ def test_every_broker_returns_a_message_unchanged(tinymq_cluster: Cluster) -> No
     run(tinymq_cluster, scenario)
 
 
+def test_every_broker_takes_a_delayed_message(tinymq_cluster: Cluster) -> None:
+    async def scenario(client: QueueClient) -> None:
+        await make(client, "delayed")
+        replies = []
+        for at in range(3):
+            sent = pb.ProduceMessageRequest(topic="delayed", queue=0, value=b"later %d" % at, delay_ms=60_000 + at)
+            replies.append(await client.call("ProduceMessage", sent, at=at))
+        assert [reply.deliver_at_us - reply.append_time_us for reply in replies] == [60_000_000, 60_001_000, 60_002_000]
+        assert len({reply.schedule_id for reply in replies} - {0}) == 3
+        assert await client.consume("delayed", "c", 0) is None
+        await asyncio.to_thread(tinymq_cluster.clock.advance, minutes=2)
+        got = [await client.consume("delayed", "c", 0, wait_ms=10_000) for _ in range(3)]
+        assert [(message.offset, message.value) for message in got if message] == [
+            (0, b"later 0"), (1, b"later 1"), (2, b"later 2"),
+        ]  # fmt: skip
+
+    run(tinymq_cluster, scenario)
+
+
 def test_each_channel_has_every_message_once_and_in_order(tinymq_cluster: Cluster) -> None:
     async def scenario(client: QueueClient) -> None:
         await make(client, "channels")
@@ -241,6 +260,12 @@ REFUSED = [
      "InvalidBatch"),
     ("ProduceMessage", pb.ProduceMessageRequest(topic="t", headers=[pb.Header(key="a")] * 10_001),
      StatusCode.INVALID_ARGUMENT, "InvalidRequest"),
+    ("ProduceMessage", pb.ProduceMessageRequest(topic="t", delay_ms=999), StatusCode.INVALID_ARGUMENT,
+     "InvalidRequest"),
+    ("ProduceMessage", pb.ProduceMessageRequest(topic="t", delay_ms=(1 << 64) - 1), StatusCode.INVALID_ARGUMENT,
+     "InvalidRequest"),
+    ("AsyncProduceMessage", pb.ProduceMessageRequest(topic="t", delay_ms=1000), StatusCode.INVALID_ARGUMENT,
+     "InvalidRequest"),
     ("AsyncProduceMessage", pb.ProduceMessageRequest(topic="nowhere"), StatusCode.NOT_FOUND, "UnknownTopic"),
     ("ConsumeMessage", pb.ConsumeMessageRequest(topic="t"), StatusCode.INVALID_ARGUMENT, "InvalidName"),
     ("ConsumeMessage", pb.ConsumeMessageRequest(topic="t", channel="c", request_id=b"x"),

@@ -22,9 +22,11 @@ from tinymq.base.errors import (
 )
 from tinymq.base.partitioning import keyed
 from tinymq.base.types import TopicId, check_channel_name
+from tinymq.broker.delayed.bounds import Due
 from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.serve import messages
 from tinymq.broker.serve.quotas import Quotas
+from tinymq.format.feature_level import DELAYS_LEVEL, check
 from tinymq.gateway.call import AROUND_BYTES, NOTHING_DONE, RECEIVES_BYTES, Call, queue_message, read_call, too_late
 from tinymq.gateway.leader_calls import LeaderCalls
 from tinymq.gateway.lease_calls import LeaseCalls
@@ -129,6 +131,8 @@ class QueueService(pb_grpc.QueueServiceServicer):
                 f"a message of {request.ByteSize()} bytes; at most {PRODUCE_BYTES_MAX}: a gRPC client takes no more",
                 hint="tinymq's own client sends and reads larger ones",
             )
+        if request.HasField("delay_ms"):  # at its level, every broker that the call may be forwarded to knows the field
+            check("a delayed message", DELAYS_LEVEL, call.broker.registry.feature_level)
         if request.timeout_ms:
             call = _by(call, request.timeout_ms / 1000)
         if not call.charged:
@@ -196,12 +200,14 @@ class QueueService(pb_grpc.QueueServiceServicer):
         headers = [(h.key, h.value if h.HasField("value") else None) for h in request.headers]
         payload = messages.pack_record(key, value, headers, request.timestamp_us)
         began_s = (meter := self._serving.meter).now()
-        produced = await messages.put(call.broker, partition, payload, acks, max(0.001, call.left_s()))
+        due = Due(delay_us=request.delay_ms * 1000) if request.HasField("delay_ms") else None
+        produced = await messages.put(call.broker, partition, payload, acks, max(0.001, call.left_s()), due=due)
         committed = began_s if acks is Acks.QUORUM else None
         meter.produced(partition.group.id.topic_id, len(payload), 1, began_s, committed)
         return pb.ProduceMessageReply(
-            queue=request.queue, offset=produced.base_offset, append_time_us=produced.append_time_us
-        )
+            queue=request.queue, offset=produced.base_offset, append_time_us=produced.append_time_us,
+            schedule_id=produced.schedule_id, deliver_at_us=produced.deliver_at_us,
+        )  # fmt: skip
 
     def _in_turn(self, topic: TopicRecord, now_s: float) -> list[int]:
         """Return all queues, beginning with the one whose turn it is. Queues that could not be written to a moment ago

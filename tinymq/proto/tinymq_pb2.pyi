@@ -146,6 +146,7 @@ class ProduceMessageRequest(_message.Message):
     HEADERS_FIELD_NUMBER: _builtins.int
     TIMESTAMP_US_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    DELAY_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue: _builtins.int
     """unset: chosen by the key, or in turns"""
@@ -155,6 +156,8 @@ class ProduceMessageRequest(_message.Message):
     """unset: now"""
     timeout_ms: _builtins.int
     """0: the broker's default"""
+    delay_ms: _builtins.int
+    """deliver it so long after it is stored, 1 s to 30 days; unset: at once"""
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]: ...
     def __init__(
@@ -167,11 +170,14 @@ class ProduceMessageRequest(_message.Message):
         headers: _abc.Iterable[Global___Header] | None = ...,
         timestamp_us: _builtins.int | None = ...,
         timeout_ms: _builtins.int = ...,
+        delay_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_queue", b"_queue", "_timestamp_us", b"_timestamp_us", "_value", b"_value", "key", b"key", "queue", b"queue", "timestamp_us", b"timestamp_us", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms", "_key", b"_key", "_queue", b"_queue", "_timestamp_us", b"_timestamp_us", "_value", b"_value", "delay_ms", b"delay_ms", "key", b"key", "queue", b"queue", "timestamp_us", b"timestamp_us", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_queue", b"_queue", "_timestamp_us", b"_timestamp_us", "_value", b"_value", "headers", b"headers", "key", b"key", "queue", b"queue", "timeout_ms", b"timeout_ms", "timestamp_us", b"timestamp_us", "topic", b"topic", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms", "_key", b"_key", "_queue", b"_queue", "_timestamp_us", b"_timestamp_us", "_value", b"_value", "delay_ms", b"delay_ms", "headers", b"headers", "key", b"key", "queue", b"queue", "timeout_ms", b"timeout_ms", "timestamp_us", b"timestamp_us", "topic", b"topic", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__delay_ms: _TypeAlias = _typing.Literal["delay_ms"]  # noqa: Y015
+    _WhichOneofArgType__delay_ms: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms"]  # noqa: Y015
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
     _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
@@ -180,6 +186,8 @@ class ProduceMessageRequest(_message.Message):
     _WhichOneofArgType__timestamp_us: _TypeAlias = _typing.Literal["_timestamp_us", b"_timestamp_us"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delay_ms) -> _WhichOneofReturnType__delay_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
     @_typing.overload
@@ -198,19 +206,27 @@ class ProduceMessageReply(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     APPEND_TIME_US_FIELD_NUMBER: _builtins.int
+    SCHEDULE_ID_FIELD_NUMBER: _builtins.int
+    DELIVER_AT_US_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     offset: _builtins.int
     append_time_us: _builtins.int
+    schedule_id: _builtins.int
+    """of a delayed message, unique in its queue; `offset` is 0. 0: not delayed"""
+    deliver_at_us: _builtins.int
+    """of a delayed message: when it is due"""
     def __init__(
         self,
         *,
         queue: _builtins.int = ...,
         offset: _builtins.int = ...,
         append_time_us: _builtins.int = ...,
+        schedule_id: _builtins.int = ...,
+        deliver_at_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_us", b"append_time_us", "offset", b"offset", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_us", b"append_time_us", "deliver_at_us", b"deliver_at_us", "offset", b"offset", "queue", b"queue", "schedule_id", b"schedule_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from tinymq.base.errors import CorruptData, OffsetOutOfRange, TinymqError, UnknownChannel
 from tinymq.base.types import GroupId
 from tinymq.base.value import value
+from tinymq.broker.delayed.bounds import Due
 from tinymq.broker.duplicates.message_ids import CopyId
 from tinymq.broker.partition.admission import admit, is_heavy
 from tinymq.broker.partition.deadlines import Deadlines
@@ -72,12 +73,17 @@ async def put(
     acks: Acks,
     timeout_s: float,
     message_id: bytes | CopyId = b"",
+    due: Due | None = None,
 ) -> Produced:
-    """Append a batch, and wait until `acks` holds. Raises as `admit` and `Partition.produce` do, and OutcomeUnknown."""
+    """Append a batch, which is delayed with `due`, and wait until `acks` holds.
+
+    Raises as `admit` and `Partition.produce` do, and OutcomeUnknown.
+    """
     crc = crc32c(payload)
     checked = admit(payload, crc, broker.limits)
     answer: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
-    partition.produce(checked, payload, crc, acks, timeout_s, partial(_resolve, answer), message_id=message_id)
+    done = partial(_resolve, answer)
+    partition.produce(checked, payload, crc, acks, timeout_s, done, message_id=message_id, due=due)
     return await answer
 
 
