@@ -54,17 +54,18 @@ def test_a_new_cluster_has_the_highest_level_and_a_hold_does_not_lower_it(capsys
         admin = cluster.client().admin
         cluster.wait_until(lambda: cluster.registry(1).feature_level == KNOWN_LEVEL)
         found = admin.feature_level()
-        assert [(m.broker_id, m.known, m.announced, m.held) for m in found.members] == [(n, 2, 2, 0) for n in (1, 2, 3)]
-        with pytest.raises(InvalidRequest, match="the cluster is at feature level 2"):
+        levels = [(m.broker_id, m.known, m.announced, m.held) for m in found.members]
+        assert levels == [(n, KNOWN_LEVEL, KNOWN_LEVEL, 0) for n in (1, 2, 3)]
+        with pytest.raises(InvalidRequest, match=f"the cluster is at feature level {KNOWN_LEVEL}"):
             admin.hold_feature_level(1)
         command = ["cluster", "feature-level", "hold", "-s", cluster.servers, "-o", "json"]
         assert run(command) == Exit.OK
         held = json.loads(capsys.readouterr().out)
         assert held["waits_for"] == []
-        assert (held["feature_level"], [m["held_at"] for m in held["members"]]) == (2, [2, 2, 2])
+        assert (held["feature_level"], [m["held_at"] for m in held["members"]]) == (KNOWN_LEVEL, [KNOWN_LEVEL] * 3)
         cluster.kill(2)
         cluster.start(2)
-        assert [m.held for m in admin.feature_level().members] == [2, 2, 2], "the data directory has it"
+        assert [m.held for m in admin.feature_level().members] == [KNOWN_LEVEL] * 3, "the data directory has it"
         assert run(["cluster", "feature-level", "release", "-s", cluster.servers]) == Exit.OK
-        assert "the cluster is at feature level 2" in capsys.readouterr().err
+        assert f"the cluster is at feature level {KNOWN_LEVEL}" in capsys.readouterr().err
         assert [m.held for m in admin.feature_level().members] == [0, 0, 0]
