@@ -87,7 +87,7 @@ SIM := $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECON
 	$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(PACE),--pace $(PACE)) \
 	$(if $(SEGMENT_BYTES),--segment-bytes $(SEGMENT_BYTES)) $(if $(LATENCY_S),--latency-s $(LATENCY_S)) \
 	$(if $(REGISTRY),--registry $(REGISTRY)) $(if $(ACTS),--acts $(ACTS)) $(if $(REPLICAS),--replicas $(REPLICAS)) \
-	$(if $(GAP_S),--gap-s $(GAP_S)) $(if $(QUOTA),--quota $(QUOTA)) $(if $(REDUCE_S),--reduce-s $(REDUCE_S)) $(if $(TIMING),--timing $(TIMING)) $(if $(PROCESSES),--processes $(PROCESSES))
+	$(if $(GAP_S),--gap-s $(GAP_S)) $(if $(QUOTA),--quota $(QUOTA)) $(if $(THREADED),--threaded $(THREADED)) $(if $(REDUCE_S),--reduce-s $(REDUCE_S)) $(if $(TIMING),--timing $(TIMING)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 MUTANTS := $(MUTANT) $(if $(PLAIN),--plain) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(KEEP),--keep)
 

@@ -24,6 +24,7 @@ from tinymq_chaos.sim.network.links import MemoryConnector
 from tinymq_chaos.sim.network.servers import ClientNetwork
 from tinymq_chaos.sim.network.stream_ports import STREAM_PORTS, MemoryAcceptor, StreamConnector
 from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual.user_threads import UserThreads
 from tinymq_chaos.sim.world.world import World
 
 FRAME_BYTES_MAX = 8 * MIB
@@ -87,7 +88,8 @@ class SimPort:
         self.process = SimProcess("broker", BROKER)
         self.accepted = Accepted()
         self._acceptor = MemoryAcceptor(self.net, BROKER, self.process, self.accepted.places, self.accepted.make)
-        self._connector = StreamConnector(self.net, MemoryConnector(self.net, CLIENT), Limits(), clock)
+        threads = UserThreads(loop, random.Random(3))
+        self._connector = StreamConnector(self.net, MemoryConnector(self.net, CLIENT), Limits(), clock, threads)
 
     async def open(self) -> None:
         await self._acceptor.start(HOST, STREAM_PORTS + BROKER, setting="stream_listen")

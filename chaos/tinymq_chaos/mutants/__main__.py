@@ -61,6 +61,7 @@ def plan_of(mutant: Mutant, seed: int) -> Plan:
         segment_bytes=focus.segment_bytes,
         latency_s=LINK_S[0] if focus.latency_s is None else focus.latency_s,
         pace=focus.pace,
+        threaded=focus.threaded,
     )
 
 

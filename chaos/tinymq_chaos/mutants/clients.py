@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -13,7 +13,10 @@ from tinymq.client.cluster.broker_health import ClusterHealth
 from tinymq.client.common.rows import Columns, columns_of
 from tinymq.client.consume import records
 from tinymq.client.produce import producer_batch
-from tinymq.client.produce.send_queue import SendQueue
+from tinymq.client.produce.batcher import Batcher
+from tinymq.client.produce.owners import Owners
+from tinymq.client.produce.producer_batch import ProducerBatch
+from tinymq.client.produce.send_queue import Owner, SendQueue
 from tinymq.client.produce.topic_buffers import TopicBuffers
 from tinymq.format.batch import Codec, conform, encode
 from tinymq.format.columns import Headers
@@ -29,6 +32,9 @@ LATE_US = 3_000_000
 
 Keys = Sequence[bytes | None] | None
 ManyHeaders = Sequence[Headers | None] | None
+
+
+THREADS = Focus(faults=("client_reset", "kill"), workloads=("crowd",), threaded=1.0)
 
 
 @mutant("the client sends the key of each record", WRITES)
@@ -139,3 +145,24 @@ def slow_leaders_are_left_alone(p: Patches) -> None:
 )
 def waiting_batches_stay(p: Patches) -> None:
     p.replace(SendQueue.withdraw, lambda self: [])
+
+
+@mutant("a thread passes a queue on, and tells the loop, in one step", THREADS)
+def the_loop_is_told_before_the_queue_is_passed_on(p: Patches) -> None:
+    real = Owners.pass_on
+
+    def pass_on(self: Owners, queue: SendQueue, owner: Owner, tell: Callable[[], bool]) -> bool:
+        told = tell()
+        real(self, queue, owner, lambda: told)
+        return told
+
+    p.replace(Owners.pass_on, pass_on)
+
+
+@mutant("a thread wakes the loop for what others have queued behind its record", THREADS)
+def threads_leave_the_loop_asleep(p: Patches) -> None:
+    def give_back(self: Batcher, batch: ProducerBatch) -> None:
+        self.owners.pass_on(batch.queue, Owner.NOBODY, lambda: True)
+        self.pool.taken_bytes, batch.bytes = self.pool.taken_bytes - batch.bytes, 0
+
+    p.replace(Batcher.give_back, give_back)

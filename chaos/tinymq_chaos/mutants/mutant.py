@@ -130,6 +130,7 @@ class Focus:
     seconds: float = 12.0  # of faults
     nodes: int = 3
     pace: float | None = 1.0  # as in a plan
+    threaded: float | None = None  # as in a plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,9 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--gap-s", type=float, help="between two pairs of faults, on average")
     parser.add_argument("--quota", type=int, help="bytes per second of each client; 0: none")
     parser.add_argument(
+        "--threaded", type=float, help="share of the clients that are synchronous, on threads; else the seed's choice"
+    )
+    parser.add_argument(
         "--reduce-s", type=float, help=f"CPU seconds to reduce a failure; {REDUCE_S:g}, and 0 with --seed"
     )
     parser.add_argument("--segment-bytes", type=int)
@@ -87,6 +90,7 @@ def _plan(options: argparse.Namespace, seed: int) -> Plan:
         replicas=options.replicas,
         gap_s=options.gap_s,
         client_bytes_per_s=options.quota,
+        threaded=options.threaded,
         acts=options.acts,
     )
 

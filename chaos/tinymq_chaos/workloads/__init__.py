@@ -57,6 +57,11 @@ async def lone(context: Context, beside: Sequence[Company] = LOOK_UPS) -> None:
     await _load(context, [("a", producers.lone, {}), ("b", producers.lone, {})], ["any"], beside)
 
 
+async def crowd(context: Context) -> None:
+    """Callers that share one client. Of a synchronous client, each is a thread."""
+    await _load(context, [("a", producers.crowd, {})], ["any"])
+
+
 async def batches(context: Context) -> None:
     """Complete tables."""
     await _load(context, [("a", producers.batches, {})], ["follower"])
@@ -97,6 +102,7 @@ WORKLOADS: dict[str, Workload] = {
     "idempotent": idempotent,
     "plain": plain,
     "lone": lone,
+    "crowd": crowd,
     "batches": batches,
     "hasty": hasty,
     "cursors": channels.cursors,

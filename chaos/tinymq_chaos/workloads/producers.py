@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -135,7 +135,15 @@ def _table(contents: list[Content]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-async def lone(context: Context, sender: NumberedProducer, client: AsyncClient) -> None:
+async def crowd(context: Context, sender: NumberedProducer, client: AsyncClient) -> None:
+    """Let several callers share one client, each with one record at a time."""
+    names = [f"{sender.process}{letter}" for letter in "stuv"]
+    await asyncio.gather(*(lone(context, replace(sender, process=name), client, 0.0, 0.15) for name in names))
+
+
+async def lone(
+    context: Context, sender: NumberedProducer, client: AsyncClient, least_s: float = 0.05, most_s: float = 0.7
+) -> None:
     """Send single records one after another, so that each shows the latency of one write."""
     while not context.stop.is_set():
         (name,) = sender.records(1)
@@ -145,7 +153,7 @@ async def lone(context: Context, sender: NumberedProducer, client: AsyncClient) 
             metadata = await client.send(sender.topic, partition=partition, **sender.content(name).arguments())
             call.ok(place_of(metadata))
         sender.ended(call)
-        await pause(context, 0.05, 0.7)
+        await pause(context, least_s, most_s)
 
 
 @asynccontextmanager

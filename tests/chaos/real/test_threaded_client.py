@@ -12,8 +12,8 @@ import pytest
 from tests.chaos.real.stand_in import StandIn
 from tinymq.client import Message
 from tinymq.testing.cluster import Cluster
-from tinymq_chaos.real.product.system import ProductSystem
-from tinymq_chaos.real.product.threaded_client import ThreadedClient
+from tinymq_chaos.real.product.system import ProductSystem, threaded_client
+from tinymq_chaos.workloads.clients.threaded_client import ThreadedClient
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_calls_block_threads_and_callbacks_run_on_the_loop(cluster: Cluster) -> 
     seen: list[threading.Thread] = []
 
     async def main() -> None:
-        client = ThreadedClient(cluster.servers, request_timeout_ms=10_000, rng=random.Random(1))
+        client = threaded_client(cluster.servers, request_timeout_ms=10_000, rng=random.Random(1))
         await client.admin.create_topic("called", 1, 1)
         producer, ended = client.producer(linger_ms=0), asyncio.Event()
         delivery = await producer.send("called", b"one", partition=0)

@@ -207,7 +207,7 @@ class BrokerLink:
             try:
                 await stream.send(hello.SerializeToString())
                 head, _ = await stream.receive()
-                _check_welcome(head)
+                check_welcome(head)
             except BaseException:
                 stream.abort()
                 raise
@@ -234,7 +234,7 @@ class BrokerLink:
                     if not count:
                         raise Closed("the other end closed it")
                     reader.received(count)
-                _check_welcome(frame[0])
+                check_welcome(frame[0])
             except BaseException:
                 sock.close()
                 raise
@@ -249,7 +249,7 @@ def _greet_encrypted(
     stream = FrameSocket(wrap(), reader)
     try:
         stream.send(hello.SerializeToString(), (), timeout_s)
-        _check_welcome(stream.receive(timeout_s)[0])
+        check_welcome(stream.receive(timeout_s)[0])
     except BaseException:
         stream.close()
         raise
@@ -273,7 +273,7 @@ class BrokerConnector:
         return BrokerLink(self._grpc.link(address), self._limits, self._client_id, self._clock, self._token, self._tls)
 
 
-def _check_welcome(head: bytes) -> None:
+def check_welcome(head: bytes) -> None:
     """Raise the reason if the broker has refused the stream."""
     try:
         welcome = pb.StreamWelcome.FromString(head)

@@ -6,21 +6,24 @@ import random
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
+from tinymq.client import AsyncClient, Client
 from tinymq_chaos.checkers import Checker
 from tinymq_chaos.history import History, topic_key
 from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.processes.health import Status
+from tinymq_chaos.real.processes.threads import in_thread
 from tinymq_chaos.real.product.callers import GrpcCaller
 from tinymq_chaos.real.product.counters import counted
 from tinymq_chaos.real.product.leader_log import LeaderLog, name_logs
 from tinymq_chaos.real.product.replica_logs import ReplicaStatus, StoppedLogs, said_by
-from tinymq_chaos.real.product.threaded_client import ThreadedClient
 from tinymq_chaos.real.system import verdict
 from tinymq_chaos.real.system.system import CollectedReplicas
 from tinymq_chaos.real.system.verdict import Slack
 from tinymq_chaos.workloads import WORKLOADS
+from tinymq_chaos.workloads.clients.threaded_client import ThreadedClient
 from tinymq_chaos.workloads.context import Workload
 
 RUN = (
@@ -38,6 +41,12 @@ ANSWER_S = 10.0  # for a broker's report on its replicas; a busy broker needs mo
 POLL_S = 0.1
 
 
+def threaded_client(servers: str, **settings: Any) -> ThreadedClient:
+    """Return a synchronous client. Its random source is left out, because `Client` takes none."""
+    rng = settings.pop("rng", None)
+    return ThreadedClient(Client(servers, **settings), partial(AsyncClient, servers, rng=rng, **settings), in_thread)
+
+
 class ProductSystem:
     """A cluster that is formed and serves. The caller closes the cluster."""
 
@@ -52,7 +61,7 @@ class ProductSystem:
     def client(self, **settings: Any) -> Any:
         """Return an asynchronous or a synchronous client, as its random source draws."""
         if settings["rng"].random() < THREADED:
-            return ThreadedClient(self.target.servers, **settings)
+            return threaded_client(self.target.servers, **settings)
         return self.target.client(**settings)
 
     def caller(self, rng: random.Random) -> GrpcCaller:

@@ -65,7 +65,9 @@ ONE_REPLICA = Draw(
 )
 QUOTAS = Draw("quota", "bytes per second of each client, for writes and for reads", ((0, 8), (200_000, 1), (60_000, 1)))
 
-TABLE = (BROKERS, REPLICAS, LOADS, PACE, KINDS, GAPS, TRIMS, ALTERS, ONE_REPLICA, QUOTAS)
+THREADED = Draw("threaded", "share of the clients that are synchronous, on threads", ((0.0, 6), (0.5, 2), (1.0, 2)))
+
+TABLE = (BROKERS, REPLICAS, LOADS, PACE, KINDS, GAPS, TRIMS, ALTERS, ONE_REPLICA, QUOTAS, THREADED)
 
 DRAWN_BY_WORLD = (
     Draw("segment bytes", "of all logs", tuple((size, 1) for size in SEGMENT_BYTES)),
@@ -110,6 +112,7 @@ def filled(plan: Plan) -> Plan:
         client_bytes_per_s=(
             plan.client_bytes_per_s if plan.client_bytes_per_s is not None else QUOTAS.of(seed) if plain else 0
         ),
+        threaded=plan.threaded if plan.threaded is not None else THREADED.of(seed) if plain else 0.0,
     )
 
 

@@ -25,6 +25,7 @@ class Plan:
     replicas: int | None = None  # of each partition; None: the seed chooses in a plain run, else at most three
     gap_s: float | None = None  # between two episodes of faults, on average; None: the seed chooses in a plain run
     client_bytes_per_s: int | None = None  # each client's quota; 0: none; None: the seed chooses in a plain run
+    threaded: float | None = None  # share of synchronous clients; None: the seed chooses in a plain run, else none
     acts: tuple[int, ...] | None = None  # the numbers of the faults that begin; None: all of the schedule
 
     @property
@@ -46,5 +47,6 @@ class Plan:
         words += [f"REGISTRY={self.registry}"] if self.registry != "replicated" else []
         words += [f"PACE={self.pace:g}"] if self.pace is not None else []
         words += [f"GAP_S={self.gap_s:g}"] if self.gap_s is not None else []
+        words += [f"THREADED={self.threaded:g}"] if self.threaded is not None else []
         words += [f"QUOTA={self.client_bytes_per_s}"] if self.client_bytes_per_s is not None else []
         return " ".join(words)

@@ -60,6 +60,8 @@ def _shorter(result: Result) -> Iterator[Plan]:
             yield replace(plan, seconds=round(seconds + 0.05, 1))
     if plan.client_bytes_per_s:
         yield replace(plan, client_bytes_per_s=0)
+    if plan.threaded:
+        yield replace(plan, threaded=0.0)
     if plan.nodes > 3:
         yield replace(plan, nodes=3, replicas=min(3, plan.replicas or 3))
     if plan.replicas not in (None, 3) and plan.nodes >= 3:

@@ -29,6 +29,7 @@ from tinymq_chaos.sim.observers.queue_groups import watched_queues
 from tinymq_chaos.sim.observers.replicas import watched
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.transcript import Transcript, digest
+from tinymq_chaos.sim.world.sync_clients import user_threads
 from tinymq_chaos.sim.world.world import World, WorldOptions
 from tinymq_chaos.workloads.context import Caller, Workload
 
@@ -121,12 +122,12 @@ def run(plan: Plan) -> Result:
         transcript.begin(loop)
         options = WorldOptions(
             plan.nodes, plan.segment_bytes, plan.latency_s, registry=plan.registry, replicas=plan.replicas,
-            client_bytes_per_s=plan.client_bytes_per_s or 0,
+            client_bytes_per_s=plan.client_bytes_per_s or 0, threaded=plan.threaded or 0.0,
         )  # fmt: skip
         world = World(loop, plan.seed, options, transcript)
         kept.append(world)
         try:
-            with watched(world), electing(world), watched_queues(world):
+            with watched(world), electing(world), watched_queues(world), user_threads(world.threads):
                 await _phases(world, plan, result)
         finally:
             result.virtual_s, result.steps = loop.time(), loop.steps

@@ -6,23 +6,28 @@ replaced.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from tinymq.base.clock import Clock
-from tinymq.base.config import Limits
-from tinymq.client.net.streams import BrokerLink
+from tinymq.base.config import Limits, parse_address
+from tinymq.client.net.streams import BrokerLink, check_welcome
 from tinymq.net.acceptor import MakeProtocol
 from tinymq.net.client_tls import ClientTls
 from tinymq.net.connection_limits import Places, Refusal
+from tinymq.net.frame_socket import FrameSocket
 from tinymq.net.frame_stream import FrameStream
 from tinymq.net.tls_ports import PortTls
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq_chaos.sim.network.blocking_streams import BlockingStream
 from tinymq_chaos.sim.network.byte_streams import StreamConnection
 from tinymq_chaos.sim.network.links import CONNECT_POLL_S, MemoryConnector
 
 if TYPE_CHECKING:
     from tinymq_chaos.sim.network.servers import ClientNetwork
     from tinymq_chaos.sim.virtual.event_loop import SimProcess
+    from tinymq_chaos.sim.virtual.user_threads import UserThreads
 
 STREAM_PORTS = 10_000  # broker N's stream port is so much more than N
 
@@ -61,23 +66,39 @@ class MemoryAcceptor:
 
 
 class SimLink(BrokerLink):
-    """A client's link, without threads."""
+    """A client's link. A thread gets a simulated stream in place of a socket."""
 
-    async def open_blocking(self, timeout_s: float) -> None:
-        return None
+    threads: UserThreads
+
+    async def _dial_blocking(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameSocket:
+        host, port = parse_address(where)
+        most = self._limits.grpc_message_bytes_max
+        async with asyncio.timeout(timeout_s):
+            made: Any = await self._connect(lambda: cast(Any, BlockingStream(self.threads, most)), host, port, None)
+            try:
+                check_welcome(await made.greet(hello.SerializeToString()))
+            except BaseException:
+                made.close()
+                raise
+        return cast(FrameSocket, made)
 
 
 class StreamConnector:
     """A client's place in the network, for clients that use the stream port of brokers that have one."""
 
-    def __init__(self, net: ClientNetwork, calls: MemoryConnector, limits: Limits, clock: Clock) -> None:
+    def __init__(
+        self, net: ClientNetwork, calls: MemoryConnector, limits: Limits, clock: Clock, threads: UserThreads
+    ) -> None:
+        self._threads = threads
         self._net = net
         self._calls = calls
         self._limits = limits
         self._clock = clock
 
     def link(self, address: str) -> SimLink:
-        return SimLink(self._calls.link(address), self._limits, "", self._clock, connect=self.connect)
+        link = SimLink(self._calls.link(address), self._limits, "", self._clock, connect=self.connect)
+        link.threads = self._threads
+        return link
 
     async def connect(
         self, make: Callable[[], FrameStream], host: str, port: int, tls: ClientTls | None = None

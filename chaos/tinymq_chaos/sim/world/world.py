@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tinymq.base.config import KIB, BrokerConfig, Limits, Timing
 from tinymq.base.types import METADATA_GROUP, GroupId, PeerAddress
@@ -27,8 +27,11 @@ from tinymq_chaos.sim.network.servers import ClientNetwork
 from tinymq_chaos.sim.network.stream_ports import STREAM_PORTS, StreamConnector
 from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop
 from tinymq_chaos.sim.virtual.transcript import Transcript
+from tinymq_chaos.sim.virtual.user_threads import UserThreads
 from tinymq_chaos.sim.world.brokers import SimBroker
 from tinymq_chaos.sim.world.observations import Observations
+from tinymq_chaos.sim.world.sync_clients import SimClient
+from tinymq_chaos.workloads.clients.threaded_client import ThreadedClient
 
 TWINS = 50_000  # numbers of machines on which second brokers of an id run
 STREAMS = 0.75  # share of brokers with a stream port; clients use gRPC with the others
@@ -52,6 +55,7 @@ class WorldOptions:
     joining: bool | None = None  # whether there are only VOTERS voters; None: the seed chooses
     registry: str = "replicated"  # or "memory", for one broker alone
     replicas: int | None = None  # of each partition; None: one on each broker, at most three
+    threaded: float = 0.0  # share of the clients that are synchronous, on threads
     client_bytes_per_s: int = 0  # each client's quota for writes, and for reads; 0: none
 
 
@@ -94,7 +98,9 @@ class World:
         self.voters = [*self.brokers][: min(VOTERS, most) if joining else most]
         self.replication_factor = like.replicas if like.replicas is not None else min(like.nodes, 3)
         self.registry = like.registry
-        self._opened: list[AsyncClient] = []
+        self.threads = UserThreads(loop, random.Random(f"{seed}/threads"))
+        self._threaded = like.threaded
+        self._opened: list[Any] = []
         self._cuts: dict[str, frozenset[Direction]] = {}  # by the name of the fault that cuts them
 
     def say(self, line: str) -> None:
@@ -173,12 +179,22 @@ class World:
         return twin
 
     def client(self, rng: random.Random, **settings: Any) -> AsyncClient:
-        """Return a new client with a place of its own in the network."""
+        """Return a new client with a place of its own in the network. It may be a ThreadedClient."""
         servers, clock = [f"{HOST}:{n}" for n in self.brokers], VirtualClock(self.loop)
-        connector = StreamConnector(self.clients, self.connector(), self.limits, clock)
-        client = AsyncClient(servers, connector=connector, clock=clock, rng=rng, **settings)
+
+        def make() -> AsyncClient:
+            connector = StreamConnector(self.clients, self.connector(), self.limits, clock, self.threads)
+            return AsyncClient(servers, connector=connector, clock=clock, rng=rng, **settings)
+
+        number = len(self._opened) + 1
+        threaded = random.Random(f"{self.seed}/threaded/{number}").random() < self._threaded
+        client: Any
+        if threaded:
+            client = ThreadedClient(SimClient(servers, make, self.threads, **settings), make, self.threads.run)
+        else:
+            client = make()
         self._opened.append(client)
-        return client
+        return cast(AsyncClient, client)
 
     def caller(self, rng: random.Random) -> AnyBroker:
         """Return a caller without tinymq's client, with a place of its own in the network."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -25,16 +25,20 @@ from tinymq.client.facade.reader import Reader
 from tinymq.client.facade.scan import Scan
 from tinymq.client.facade.worker import Worker
 from tinymq.client.produce.delivery import BatchDelivery, Delivery
-from tinymq_chaos.real.processes.threads import in_thread
 
 SYNCHRONOUS = (Admin, Consumer, Hold, Producer, Queue, Reader, Scan, Worker)
+
+
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Returns what a call returns in a thread, or raises what it raises."""
 
 
 class ThreadedObject:
     """An object of the synchronous client: the client itself, a producer, a reader, ..."""
 
-    def __init__(self, synchronous: Any) -> None:
+    def __init__(self, synchronous: Any, in_thread: InThread) -> None:
         self._sync = synchronous
+        self._in_thread = in_thread
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._sync!r}>"
@@ -45,41 +49,53 @@ class ThreadedObject:
         asynchronous = self._sync._async
         if not inspect.iscoroutinefunction(getattr(type(asynchronous), name, None)):
             found = getattr(self._sync, name)
-            return partial(_called, found) if inspect.ismethod(found) else _wrapped(found)
+            return partial(self._called, found) if inspect.ismethod(found) else self._wrapped(found)
         if hasattr(type(self._sync), name):
-            return partial(_blocking, getattr(self._sync, name))
+            return partial(self._blocking, getattr(self._sync, name))
         # Not for applications, so the synchronous class lacks it. It crosses as the generated methods do.
         loop_thread = self._sync._loop_thread
-        return partial(_blocking, lambda *args, **named: loop_thread.run(getattr(asynchronous, name)(*args, **named)))
+        crossing = lambda *args, **named: loop_thread.run(getattr(asynchronous, name)(*args, **named))  # noqa: E731
+        return partial(self._blocking, crossing)
 
     async def within(self, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
         """Run work on the asynchronous object, on the client's own loop."""
-        await in_thread(partial(self._sync._loop_thread.run, work(self._sync._async)))
+        await self._in_thread(partial(self._sync._loop_thread.run, work(self._sync._async)))
 
     async def __aenter__(self) -> Self:
-        await in_thread(self._sync.__enter__)
+        await self._in_thread(self._sync.__enter__)
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        await in_thread(partial(self._sync.__exit__, *error))
+        await self._in_thread(partial(self._sync.__exit__, *error))
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
-        found = await in_thread(lambda: next(self._sync, None))  # no future takes a StopIteration
+        found = await self._in_thread(lambda: next(self._sync, None))  # no future takes a StopIteration
         if found is None:
             raise StopAsyncIteration
         return found
 
+    async def _blocking(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        return self._wrapped(await self._in_thread(partial(call, *args, **named)))
+
+    def _called(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        return self._wrapped(call(*args, **named))
+
+    def _wrapped(self, found: Any) -> Any:
+        """Return what a workload gets instead of a synchronous object."""
+        if isinstance(found, Delivery | BatchDelivery):
+            return ThreadedDelivery(found, self._in_thread)
+        return ThreadedObject(found, self._in_thread) if isinstance(found, SYNCHRONOUS) else found
+
 
 class ThreadedClient(ThreadedObject):
-    """A `Client`. Settings are those of `AsyncClient`; the random source is left out, because `Client` takes none."""
+    """A `Client`. `make_router` makes an asynchronous one, for workloads that speak the protocol themselves."""
 
-    def __init__(self, servers: str, **settings: Any) -> None:
-        rng = settings.pop("rng", None)
-        super().__init__(Client(servers, **settings))
-        self._make_router = partial(AsyncClient, servers, rng=rng, **settings)
+    def __init__(self, client: Client, make_router: Callable[[], AsyncClient], in_thread: InThread) -> None:
+        super().__init__(client, in_thread)
+        self._make_router = make_router
         self._router: AsyncClient | None = None
 
     def cluster(self) -> Cluster:
@@ -89,7 +105,7 @@ class ThreadedClient(ThreadedObject):
         return self._router.cluster()
 
     async def close(self) -> None:
-        await in_thread(self._sync.close)
+        await self._in_thread(self._sync.close)
         if self._router is not None:
             await self._router.close()
 
@@ -97,11 +113,12 @@ class ThreadedClient(ThreadedObject):
 class ThreadedDelivery:
     """A Delivery or BatchDelivery whose end a coroutine awaits. Call it on a running loop."""
 
-    def __init__(self, delivery: Any) -> None:
+    def __init__(self, delivery: Any, in_thread: InThread) -> None:
         self._delivery = delivery
+        self._in_thread = in_thread
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return in_thread(self._delivery.result).__await__()
+        return self._in_thread(self._delivery.result).__await__()
 
     def result(self, timeout: float | None = None) -> Any:
         return self._delivery.result(timeout)
@@ -118,18 +135,3 @@ class ThreadedDelivery:
                 loop.call_soon_threadsafe(call, delivery)
 
         self._delivery.add_done_callback(ended)
-
-
-async def _blocking(call: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    return _wrapped(await in_thread(partial(call, *args, **named)))
-
-
-def _called(call: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    return _wrapped(call(*args, **named))
-
-
-def _wrapped(found: Any) -> Any:
-    """Return what a workload gets instead of a synchronous object."""
-    if isinstance(found, Delivery | BatchDelivery):
-        return ThreadedDelivery(found)
-    return ThreadedObject(found) if isinstance(found, SYNCHRONOUS) else found
