@@ -38,7 +38,7 @@ FAST := raft/rules raft/peers raft/roles raft/state raft/replica log/files log/b
 fast: check ## check the code, and run the pure tests: under a minute, for every change
 	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) $(addprefix tests/,$(FAST))
 
-test-long: .venv/.base-ready ## the tests that `make test` leaves out: per Python version, per build, per step of a kill
+test-long: .venv/.base-ready .venv/.long-ready ## the tests that `make test` leaves out: per Python version, per build, per step of a kill
 	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) -m long
 
 test-upgrade: .venv/.base-ready ## upgrade a running cluster broker by broker from an earlier commit, under load, back, and forward again
@@ -134,7 +134,7 @@ sbom: .venv/supply/.ready .venv/.run-ready ## write dist/tinymq.cdx.json: what a
 	@echo "make: wrote dist/tinymq.cdx.json"
 
 audit: .venv/supply/.ready ## ask PyPI's advisory database about every locked package (needs the internet)
-	@for part in build install run spark test bench supply; do echo "make: auditing requirements/$$part.txt"; \
+	@for part in build install run spark test long bench supply; do echo "make: auditing requirements/$$part.txt"; \
 		.venv/supply/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements/$$part.txt; done
 
 proto: .venv/.test-ready ## generate tinymq/proto/*_pb2* from the .proto files, and the synchronous client from the asynchronous one
@@ -190,6 +190,12 @@ $(BIN)/python:
 	@$(LOCKED) -r requirements/test.txt
 	@$(BIN)/python -m tests.registry.zookeeper_setup
 	@PYTHONPATH=chaos $(BIN)/python -m tinymq_chaos.real.processes.setup
+	@touch $@
+
+# uWSGI, which is compiled: only the long tests need it, and a C compiler.
+.venv/.long-ready: .venv/.test-ready requirements/long.txt
+	@echo "make: installing what only long tests need into .venv"
+	@$(LOCKED) -r requirements/long.txt
 	@touch $@
 
 # The build that upgrades are tested from. It needs git, and a clone with the commit that the file names.

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
-import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from tinymq import AsyncClient, Client
+from tinymq import AsyncClient, Client, Consumer, Queue, Reader, Worker
+from tinymq.base.errors import InvalidRequest
 from tinymq.testing import Cluster
 
 ENDS_S = 60.0  # a process that takes longer hangs
@@ -115,11 +114,72 @@ def test_threads_that_share_a_producer_lose_nothing_and_keep_their_own_order(mq:
         assert [number for of, number in stored if of == thread] == list(range(200))
 
 
+def take_one(of: Reader | Consumer | Worker | Queue, found: list[bytes | None]) -> None:
+    while not found:
+        with contextlib.suppress(InvalidRequest):  # the other thread was first
+            found.append(next(of).value)
+
+
+def poll_until_refused(of: Reader | Consumer | Worker | Queue) -> NoReturn:
+    while True:
+        of.poll(timeout=0.0)
+
+
+def test_a_second_thread_that_takes_records_is_refused_and_the_first_one_misses_none(mq: Client, topic: str) -> None:
+    """One thread is inside each object, and waits. Then it gets what is sent."""
+    mq.admin.create_group("w-" + topic, topic, kind="queue")
+    consumer, worker = mq.consumer(topic, group="g-" + topic), mq.worker(topic, group="w-" + topic)
+    with mq.reader(topic) as reader, consumer, worker, mq.queue(topic) as queue:
+        for each in (reader, consumer, worker, queue):
+            found: list[bytes | None] = []
+            inside = threading.Thread(target=take_one, args=(each, found))
+            inside.start()
+            with pytest.raises(InvalidRequest, match="at once"):
+                poll_until_refused(each)  # the other thread is inside then
+            mq.send(topic, type(each).__name__.encode())
+            inside.join(ENDS_S)
+            assert len(found) == 1
+
+
+def test_one_thread_takes_over_from_another(mq: Client, topic: str) -> None:
+    for number in range(4):
+        mq.send(topic, b"%d" % number)
+    found: list[bytes | None] = []
+    with mq.reader(topic, end="latest") as reader:
+        for _ in range(4):
+            thread = threading.Thread(target=lambda: found.append(next(reader).value))
+            thread.start()
+            thread.join()
+    assert found == [b"0", b"1", b"2", b"3"]
+
+
+def test_threads_that_race_for_a_reader_get_each_record_once(mq: Client, topic: str) -> None:
+    """The one that is refused asks again."""
+    with mq.producer() as producer:
+        for number in range(2_000):
+            producer.send(topic, b"%d" % number)
+    found: list[bytes | None] = []
+    with mq.reader(topic, end="latest") as reader:
+
+        def take() -> None:
+            while not reader.at_end:
+                with contextlib.suppress(InvalidRequest):
+                    found.extend(message.value for message in reader.poll(0.0, 7))
+
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(ENDS_S)
+    assert sorted(found, key=lambda value: int(value or b"")) == [b"%d" % number for number in range(2_000)]
+
+
 # ---- forks ----------------------------------------------------------------------------------------------------------
 
 FORK_OF_ALL = """
 import asyncio, os, sys
 from tinymq import AsyncClient, Client
+from tinymq.base.errors import InvalidRequest
 from tinymq.base.errors import Closed
 servers, topic = sys.argv[1:]
 mq = Client(servers)
@@ -185,10 +245,10 @@ import multiprocessing, sys
 from tinymq import Client
 mq = Client(sys.argv[1])
 def work(servers, topic, number):
-    with Client(servers) if sys.argv[3] == "spawn" else mq as own:
+    with Client(servers) if sys.argv[3] != "fork" else mq as own:
         own.send(topic, b"%d" % number)
 if __name__ == "__main__":
-    if sys.argv[3] == "spawn":
+    if sys.argv[3] != "fork":
         mq.send(sys.argv[2], b"0")
     context = multiprocessing.get_context(sys.argv[3])
     children = [context.Process(target=work, args=(*sys.argv[1:3], number)) for number in (1, 2)]
@@ -201,11 +261,18 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("method", "sent"), [("fork", [b"1", b"2", b"3"]), ("spawn", [b"0", b"1", b"2", b"3"])])
+@pytest.mark.parametrize(
+    ("method", "sent"),
+    [
+        ("fork", [b"1", b"2", b"3"]),
+        ("spawn", [b"0", b"1", b"2", b"3"]),
+        ("forkserver", [b"0", b"1", b"2", b"3"]),
+    ],
+)
 def test_processes_of_multiprocessing_have_clients(
     cluster: Cluster, mq: Client, tmp_path: Path, method: str, sent: list[bytes]
 ) -> None:
-    """A forked one takes over a client that was not used yet; a spawned one makes its own, whatever the parent did."""
+    """A forked one takes over a client that was not used yet. Others make their own, whatever the parent did."""
     mq.admin.create_topic(method, partitions=1, replication_factor=1)
     script = tmp_path / "program.py"
     script.write_text(MULTIPROCESSING)
@@ -221,78 +288,12 @@ def test_a_client_that_is_passed_to_another_process_says_what_to_pass(cluster: C
             pickle.dumps(client)
 
 
-SERVICE = """
-import os
-from tinymq import Client, TinymqError
-mq = Client(os.environ["SERVERS"])
-if "EARLY" in os.environ:
-    mq.send(os.environ["TOPIC"], b"early")
-def app(environ, start_response):
-    try:
-        mq.send(os.environ["TOPIC"], b"%d" % os.getpid())
-        status, body = "200 OK", b"sent"
-    except TinymqError as error:
-        status, body = "503 Service Unavailable", f"{error.code} {error.hint}".encode()
-    start_response(status, [("Content-Length", str(len(body)))])
-    return [body]
-"""
-
-
-@contextlib.contextmanager
-def gunicorn(folder: Path, environment: dict[str, str], *options: str) -> Iterator[int]:
-    """Serve `service.py` of a folder by two workers, and return the port. Connections wait in the kernel until then."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        number = listening.fileno()
-        command = [
-            sys.executable, "-m", "gunicorn", "service:app", "--workers=2", f"--bind=fd://{number}",
-            "--no-control-socket", *options,
-        ]  # fmt: skip
-        running = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **environment}, pass_fds=[number], stderr=subprocess.PIPE, text=True
-        )
-        try:
-            yield int(listening.getsockname()[1])
-        finally:
-            running.terminate()
-            _, said = running.communicate(timeout=ENDS_S)
-        assert running.returncode == 0, said
-        assert "Traceback" not in said
-        assert "SIGKILL" not in said
-
-
-def get(port: int) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ENDS_S)
-    with contextlib.closing(connection):
-        connection.request("GET", "/")
-        return connection.getresponse().read().decode()
-
-
-@pytest.mark.parametrize(
-    ("options", "environment", "answer"),
-    [
-        pytest.param((), {"EARLY": "1"}, "sent", id="no preload, used at import"),
-        pytest.param(("--preload",), {}, "sent", id="preload"),
-        pytest.param(("--preload",), {"EARLY": "1"}, "Closed fork before", id="preload, used at import"),
-    ],
-)
-def test_workers_of_gunicorn_send_or_say_why_not(
-    cluster: Cluster, mq: Client, tmp_path: Path, options: tuple[str, ...], environment: dict[str, str], answer: str
-) -> None:
-    topic = f"gunicorn-{len(options)}-{len(environment)}"
-    mq.admin.create_topic(topic, partitions=1, replication_factor=1)
-    (tmp_path / "service.py").write_text(SERVICE)
-    with gunicorn(tmp_path, {"SERVERS": cluster.servers, "TOPIC": topic, **environment}, *options) as port:
-        for _ in range(4):
-            assert get(port).startswith(answer)
-    if answer == "sent":
-        assert len(values(mq, topic)) >= 4
-
-
 # ---- the end of a program -------------------------------------------------------------------------------------------
 
 LEFT_OPEN = """
 import asyncio, sys
 from tinymq import AsyncClient, Client
+from tinymq.base.errors import InvalidRequest
 servers, topic = sys.argv[1:]
 mq = Client(servers)
 producer = mq.producer(linger_ms=60_000)

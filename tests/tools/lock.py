@@ -31,6 +31,7 @@ STAGES: dict[str, tuple[list[str], list[str]]] = {
     "run": (["all"], ["run"]),
     "spark": (["all", "spark"], ["spark"]),
     "test": (["all", "spark"], ["test", "check"]),
+    "long": (["all", "spark"], ["test", "check", "long"]),
     "bench": (["all", "spark"], ["bench"]),
 }
 

@@ -18,6 +18,9 @@ from tinymq.client.common.argument_checks import FORK_HINT
 
 T = TypeVar("T")
 
+HOOKS_HINT = "uWSGI runs no fork hooks of Python by default: set py-call-osafterfork and enable-threads, or lazy-apps"
+
+_process = os.getpid()  # as the hooks know it
 _calls: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
 
@@ -27,7 +30,12 @@ def in_child(of: T, call: Callable[[T], None]) -> None:
 
 
 def forked() -> Closed:
-    """The error that a forked child gets from an object that its parent made and used before the fork."""
+    """The error that a forked child gets from an object that its parent made and used before the fork.
+
+    A process that was forked without Python's hooks gets it from everything that was made before.
+    """
+    if os.getpid() != _process:
+        return Closed("made before this process was forked without Python's fork hooks", hint=HOOKS_HINT)
     return Closed("made and used before this process forked", hint=FORK_HINT)
 
 
@@ -37,6 +45,8 @@ def refuse(*_: object, **__: object) -> NoReturn:
 
 
 def _after_fork() -> None:
+    global _process
+    _process = os.getpid()
     for of, call in list(_calls.items()):
         call(of)
 

@@ -8,6 +8,9 @@ from tinymq.client.common.argument_checks import check_count, check_wait
 from tinymq.client.consume.message_iterator import message_iterator
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.generated.consumer import ConsumerCalls
+from tinymq.client.facade.loop_thread import LoopThread
+from tinymq.client.facade.one_thread import OneThread
+from tinymq.client.group.consumer import AsyncConsumer
 
 
 class Consumer(ConsumerCalls):
@@ -33,6 +36,10 @@ class Consumer(ConsumerCalls):
         consumer.close()
     """
 
+    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncConsumer) -> None:
+        super().__init__(loop_thread, asynchronous)
+        self._one_thread = OneThread("consumer")
+
     def __iter__(self) -> Iterator[Message]:
         """The messages from here on. Waits for each, without a limit. Drawing one says that those before are done.
         Raises as `next` does, and can be used after that."""
@@ -40,17 +47,19 @@ class Consumer(ConsumerCalls):
 
     def _more_at_hand(self) -> Iterator[Message]:
         """Wait for the next messages to be drawn."""
-        while not self._async.more():
-            self._loop_thread.run(self._async.arrival(None))
-        return self._async.batch()
+        with self._one_thread:
+            while not self._async.more():
+                self._loop_thread.run(self._async.arrival(None))
+            return self._async.batch()
 
     def __next__(self) -> Message:
         """The next message. Waits for it without a limit. What was handed out before is done."""
         while True:
             for message in self._async.at_hand:
                 return message
-            if not self._async.more():
-                self._loop_thread.run(self._async.arrival(None))
+            with self._one_thread:
+                if not self._async.more():
+                    self._loop_thread.run(self._async.arrival(None))
 
     def pause(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
         """Hand out no records of these partitions, of all if not given, until `resume`. They stay this member's.
@@ -70,4 +79,5 @@ class Consumer(ConsumerCalls):
         """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
-        return self._async.take(max_records) or self._loop_thread.run(self._async.poll(timeout, max_records))
+        with self._one_thread:
+            return self._async.take(max_records) or self._loop_thread.run(self._async.poll(timeout, max_records))

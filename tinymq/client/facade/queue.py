@@ -10,6 +10,7 @@ from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.generated.queue import QueueCalls
 from tinymq.client.facade.loop_thread import LoopThread
+from tinymq.client.facade.one_thread import OneThread
 from tinymq.client.produce.delivery import Delivery
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
@@ -47,6 +48,7 @@ class Queue(QueueCalls):
         super().__init__(loop_thread, asynchronous)
         self._producer: AsyncProducer | None = None  # of the client, or the queue's own
         self._is_own_producer = False
+        self._one_thread = OneThread("queue")
 
     def __repr__(self) -> str:
         return repr(self._async).replace("AsyncQueue", "Queue", 1)
@@ -54,11 +56,12 @@ class Queue(QueueCalls):
     def __next__(self) -> Message:
         """The next message. Waits for it without a limit. The message before it is done with."""
         reader = self._async.reader
-        messages = reader.take(1)
-        while not messages:
-            self._loop_thread.run(reader.arrival(None))
+        with self._one_thread:
             messages = reader.take(1)
-        return messages[0]
+            while not messages:
+                self._loop_thread.run(reader.arrival(None))
+                messages = reader.take(1)
+            return messages[0]
 
     def poll(self, max_records: int = 1, timeout: float | None = 0.0) -> list[Message]:
         """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds (None: no limit).
@@ -70,7 +73,8 @@ class Queue(QueueCalls):
         """
         check_count("max_records", max_records, 1)
         check_wait(timeout)
-        return self._async.reader.take(max_records) or self._loop_thread.run(self._async.poll(max_records, timeout))
+        with self._one_thread:
+            return self._async.reader.take(max_records) or self._loop_thread.run(self._async.poll(max_records, timeout))
 
     def push(
         self,

@@ -10,9 +10,10 @@ import pyarrow as pa
 from tinymq.client.common.argument_checks import check_count, check_wait
 from tinymq.client.consume.message_iterator import message_iterator
 from tinymq.client.consume.reader import AsyncReader
-from tinymq.client.consume.records import Message
+from tinymq.client.consume.records import Chunk, Message
 from tinymq.client.facade.generated.reader import ReaderCalls
 from tinymq.client.facade.loop_thread import LoopThread
+from tinymq.client.facade.one_thread import OneThread
 
 
 class Reader(ReaderCalls):
@@ -37,6 +38,7 @@ class Reader(ReaderCalls):
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncReader) -> None:
         super().__init__(loop_thread, asynchronous)
         self._buffer = asynchronous.buffer  # fetched messages; the thread that reads takes them
+        self._one_thread = OneThread("reader")
 
     def __repr__(self) -> str:
         return repr(self._async).replace("AsyncReader", "Reader", 1)
@@ -56,10 +58,11 @@ class Reader(ReaderCalls):
 
     def _more_at_hand(self) -> Iterator[Message] | None:
         """Wait for the next messages to be drawn. None: the end is reached."""
-        while not self._buffer.more():
-            if not self._loop_thread.run(self._async.arrival(None)):
-                return None
-        return self._buffer.at_hand
+        with self._one_thread:
+            while not self._buffer.more():
+                if not self._loop_thread.run(self._async.arrival(None)):
+                    return None
+            return self._buffer.at_hand
 
     def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
         """Up to `max_records` messages: at once if there are any, else after up to `timeout` seconds ([] then).
@@ -68,17 +71,32 @@ class Reader(ReaderCalls):
         """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
-        messages = self._buffer.next_messages(max_records)
-        return messages or self._loop_thread.run(self._async.poll(timeout, max_records))
+        with self._one_thread:
+            messages = self._buffer.next_messages(max_records)
+            return messages or self._loop_thread.run(self._async.poll(timeout, max_records))
+
+    def to_arrow(self, limit: int | None = None) -> pa.Table:
+        """Read everything up to the end (`end`, or the end when the reader was opened) as one table.
+
+        Rows are ordered by partition, then offset. Columns: partition, offset, key, value, headers, timestamp. With
+        `limit`, the table has at most that many rows, and the next call continues behind them. After this call the
+        reader does not follow new records: it ends where the table ends.
+        """
+        with self._one_thread:
+            return self._loop_thread.run(self._async.to_arrow(limit))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read on as record batches with the columns of `to_arrow`, as they are stored, up to `end`.
 
         Those of a partition come in order; partitions are interleaved. Without `end` it waits for new records.
         """
-        while True:
-            chunk = self._buffer.take_chunk()
-            if chunk is not None:
-                yield chunk.table()
-            elif not self._loop_thread.run(self._async.arrival(None)):
-                return
+        while (chunk := self._next_chunk()) is not None:
+            yield chunk.table()
+
+    def _next_chunk(self) -> Chunk | None:
+        """Wait for the next rows. None: the end is reached."""
+        with self._one_thread:
+            while (chunk := self._buffer.take_chunk()) is None:
+                if not self._loop_thread.run(self._async.arrival(None)):
+                    return None
+            return chunk

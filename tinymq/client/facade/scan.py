@@ -9,6 +9,7 @@ import pyarrow as pa
 from tinymq.client.consume.scan import AsyncScan
 from tinymq.client.facade.generated.scan import ScanCalls
 from tinymq.client.facade.loop_thread import LoopThread
+from tinymq.client.facade.one_thread import OneThread
 
 
 class Scan(ScanCalls):
@@ -26,17 +27,19 @@ class Scan(ScanCalls):
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncScan) -> None:
         super().__init__(loop_thread, asynchronous)
         self._opened = False
+        self._one_thread = OneThread("scan")
 
     def __next__(self) -> pa.RecordBatch:
         """The next batch, of one row or more. Waits for it; ends at `end`."""
-        try:
-            batch = self._async.take(block=False)
-        except Empty:
-            self.open()  # raises in a forked child, where no batch would ever come
-            batch = self._async.take(block=True)
-        if batch is None:
-            raise StopIteration
-        return batch
+        with self._one_thread:
+            try:
+                batch = self._async.take(block=False)
+            except Empty:
+                self.open()  # raises in a forked child, where no batch would ever come
+                batch = self._async.take(block=True)
+            if batch is None:
+                raise StopIteration
+            return batch
 
     def open(self) -> None:
         """Start to fetch, and wait for nothing. Done by the first use, or by `with`. A second call does nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tinymq.client.common.argument_checks import check_count, check_wait
 from tinymq.client.facade.generated.worker import WorkerCalls
 from tinymq.client.facade.loop_thread import LoopThread
+from tinymq.client.facade.one_thread import OneThread
 from tinymq.client.work.job import Job
 from tinymq.client.work.worker import AsyncWorker
 
@@ -34,13 +35,15 @@ class Worker(WorkerCalls):
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncWorker) -> None:
         super().__init__(loop_thread, asynchronous)
         self._take_one = asynchronous.take_one
+        self._one_thread = OneThread("worker")
 
     def __next__(self) -> Job:
         """The next job. Waits for it without a limit; ends after `stop`."""
-        while (job := self._take_one()) is None:
-            if not self._loop_thread.run(self._async.arrival(None)):
-                raise StopIteration
-        return job
+        with self._one_thread:
+            while (job := self._take_one()) is None:
+                if not self._loop_thread.run(self._async.arrival(None)):
+                    raise StopIteration
+            return job
 
     def poll(self, timeout: float | None = None, max_records: int = 500, *, start: bool = True) -> list[Job]:
         """Take up to `max_records` jobs: at once if there are any, else after up to `timeout` seconds ([] then).
@@ -50,5 +53,6 @@ class Worker(WorkerCalls):
         """
         check_wait(timeout)
         check_count("max_records", max_records, 1)
-        found = self._async.take(max_records, start=start)
-        return found or self._loop_thread.run(self._async.poll(timeout, max_records, start=start))
+        with self._one_thread:
+            found = self._async.take(max_records, start=start)
+            return found or self._loop_thread.run(self._async.poll(timeout, max_records, start=start))

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tinymq.base.errors import Closed, TinymqError, Unsent
 from tinymq.base.value import value
+from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import FORK_HINT, check_wait
 from tinymq.client.common.due import Due
 from tinymq.client.common.rows import Row, rows_of
@@ -214,6 +215,8 @@ class ProducerBatch:
         if self.done:
             return True
         self.check_home()
+        if self.process != os.getpid():  # a fork without Python's hooks; beside a wait, a call of the system is nothing
+            raise forks.forked()
         ended = locked()
         self.when_done(ended.release)
         return acquired(ended, timeout_s)

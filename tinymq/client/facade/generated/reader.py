@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-import pyarrow as pa
-
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.facade.loop_thread import LoopThread
 
@@ -17,15 +15,6 @@ class ReaderCalls:
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncReader) -> None:
         self._loop_thread = loop_thread
         self._async = asynchronous
-
-    def to_arrow(self, limit: int | None = None) -> pa.Table:
-        """Read everything up to the end (`end`, or the end when the reader was opened) as one table.
-
-        Rows are ordered by partition, then offset. Columns: partition, offset, key, value, headers, timestamp. With
-        `limit`, the table has at most that many rows, and the next call continues behind them. After this call the
-        reader does not follow new records: it ends where the table ends.
-        """
-        return self._loop_thread.run(self._async.to_arrow(limit))
 
     def position(self) -> dict[int, int]:
         """Return the next offset of every partition that is read; empty before the first use."""
