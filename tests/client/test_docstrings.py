@@ -19,13 +19,21 @@ import pytest
 
 import tinymq
 from tinymq import Client
+from tinymq.client.admin.admin import AsyncAdmin
+from tinymq.client.admin.group_admin import AsyncGroupAdmin
+from tinymq.client.facade.generated.access import Access
+from tinymq.client.facade.generated.admin import Admin
+from tinymq.client.facade.generated.group_admin import GroupAdmin
 from tinymq.rpc.services.first_administrator import make_administrator
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 
 NAMES = {name: getattr(tinymq, name) for name in tinymq.__all__}
+REACHED = {"Admin": Admin, "GroupAdmin": GroupAdmin, "Access": Access}  # by `mq.admin` and `mq.access`
+DOCUMENTED = {**NAMES, **REACHED, "AsyncAdmin": AsyncAdmin, "AsyncGroupAdmin": AsyncGroupAdmin}
 # Objects that do something, as opposed to values and settings. Each method is in an example.
 ACTIVE = (
+    *REACHED,
     "BatchDelivery", "Client", "Consumer", "Delivery", "Frame", "Hold", "Job", "Message", "Producer", "Queue", "Reader",
     "Scan", "Schedule", "ScheduledDelivery", "Worker",
 )  # fmt: skip
@@ -69,7 +77,7 @@ def methods(of: type) -> Iterator[tuple[str, Any]]:
 
 CASES = {
     f"{name}.{number}": code
-    for name, of in sorted(NAMES.items())
+    for name, of in sorted(DOCUMENTED.items())
     for number, code in enumerate(
         [*examples(of), *(example for _, method in methods(of) for example in examples(method))]
     )
@@ -160,9 +168,9 @@ async def _awaited(code: CodeType, names: dict[str, Any], servers: str) -> None:
         await eval(code, {**names, "mq": mq, "send": sent})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DOCUMENTED)
 def test_a_public_name_has_a_docstring_and_an_example(name: str) -> None:
-    of = NAMES[name]
+    of = DOCUMENTED[name]
     assert inspect.getdoc(of)
     assert examples(of), f"{name} has no example"
     undocumented = [each for each, method in methods(of) if not inspect.getdoc(method)]
@@ -172,5 +180,7 @@ def test_a_public_name_has_a_docstring_and_an_example(name: str) -> None:
 @pytest.mark.parametrize("name", ACTIVE)
 def test_each_method_is_in_an_example(name: str) -> None:
     """In its own docstring, or in that of its class."""
-    shown = "\n".join(code for case, code in CASES.items() if case.partition(".")[0] == name)
-    assert [each for each, _ in methods(NAMES[name]) if not re.search(rf"\.{each}\b|\bwith\b.*\b{each}\b", shown)] == []
+    of = {name, *(base.__name__ for base in DOCUMENTED[name].__mro__)}
+    shown = "\n".join(code for case, code in CASES.items() if case.partition(".")[0] in of)
+    named = [each for each, _ in methods(DOCUMENTED[name])]
+    assert [each for each in named if not re.search(rf"\.{each}\b|\bwith\b.*\b{each}\b", shown)] == []

@@ -29,14 +29,35 @@ class QuotaBounds(TypedDict, total=False):
 
 
 class AsyncAccess:
-    """The users of a cluster, and what each one may do. Each `timeout` is in seconds; request_timeout_ms if not given.
+    """The users of a cluster, and what each one may do: `mq.access`. All but `who_am_i` are an administrator's.
 
         await mq.access.create_user("etl")
         await mq.access.grant("etl", "write", "topic:orders.*")
-        token = await mq.access.create_token("etl")
+        token = await mq.access.create_token("etl", label="nightly", lifetime=86_400.0)
 
-    Changes are durable when they return. Brokers apply them within moments, and at the latest after 5 s; a broker that
-    cannot ask the registry serves nobody after 30 s.
+    `timeout`: seconds, the deadline of a call with all its attempts; request_timeout_ms if not given. Changes are
+    durable when they return. Brokers apply them within moments, and at the latest after 5 s; a broker that cannot ask
+    the registry serves nobody after 30 s. Each call may raise BrokerUnreachable, DeadlineExceeded and, if it changes
+    something, OutcomeUnknown.
+
+    Roles, what a user may do, and the end of it:
+
+        access = mq.access
+        await access.create_user("reader", role=True)
+        await access.grant("reader", "read", "topic:orders*", role=True)
+        await access.create_user("bert")
+        print(await access.add_role("bert", "reader"), [user.name for user in await access.list_users()])
+        print((await access.test_access("bert", "read", "topic:orders.eu")).allowed, (await access.who_am_i()).name)
+        await access.set_quota("bert", requests_per_s=100)
+        print(await access.list_quotas("bert"))
+        await access.delete_quota("bert")
+        await access.remove_role("bert", "reader")
+        await access.revoke("reader", "read", "topic:orders*", role=True)
+        await access.revoke_token("etl")
+        for name in ("bert", "etl"):
+            await access.delete_user(name)
+        await access.delete_user("reader", role=True)
+        print(await access.switch(False), "may administrate")
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -44,11 +65,14 @@ class AsyncAccess:
         self._users = UserCalls(cluster, BrokerCalls(cluster))
 
     async def who_am_i(self, *, timeout: float | None = None) -> WhoAmI:
-        """This client, as a broker knows it. Raises Unauthenticated where brokers check callers and know none here."""
+        """Return this client, as a broker knows it.
+
+        Raises Unauthenticated where brokers check callers and know none here.
+        """
         return await self._users.who_am_i(self._timeout_s(timeout))
 
     async def list_users(self, name: str = "", *, timeout: float | None = None) -> list[UserDescription]:
-        """All users and roles, or those of one name. Raises NotFound, Denied."""
+        """Return all users and roles, or those of one name. Raises NotFound, Denied."""
         return await self._users.describe(name, self._timeout_s(timeout))
 
     async def create_user(self, name: str, *, role: bool = False, timeout: float | None = None) -> None:
@@ -102,7 +126,7 @@ class AsyncAccess:
     async def test_access(
         self, user: str, operation: str, resource: str, *, timeout: float | None = None
     ) -> AccessAnswer:
-        """Would a user be allowed to do something, and by which grant? Raises NotFound, InvalidRequest, Denied."""
+        """Return whether a user may do something, and by which grant. Raises NotFound, InvalidRequest, Denied."""
         return await self._users.test(user, parse_grant(operation, resource), self._timeout_s(timeout))
 
     async def set_quota(
@@ -122,7 +146,7 @@ class AsyncAccess:
         await self._users.delete_quota(user, self._timeout_s(timeout))
 
     async def list_quotas(self, user: str = "", *, timeout: float | None = None) -> list[QuotaDescription]:
-        """All quotas, or that of one user. Raises NotFound, Denied."""
+        """Return all quotas, or that of one user. Raises NotFound, Denied."""
         return await self._users.quotas(user, self._timeout_s(timeout))
 
     async def switch(self, enabled: bool, *, timeout: float | None = None) -> list[str]:

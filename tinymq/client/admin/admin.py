@@ -5,22 +5,20 @@ A method here checks its arguments, and makes one call of a part: a module besid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from tinymq.client.admin import feature_level, holds, scans
-from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.channels import Channels, PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
-from tinymq.client.admin.dead_letters import DeadLetterCalls, RecordStory, Redriven
 from tinymq.client.admin.feature_level import FeatureLevel
-from tinymq.client.admin.groups import GroupCalls, GroupCursor, GroupDescription, GroupMember
+from tinymq.client.admin.group_admin import AsyncGroupAdmin
 from tinymq.client.admin.holds import ENOUGH, AsyncHold, HoldDescription, Lease
-from tinymq.client.admin.leadership_transfer import transfer_leader
 from tinymq.client.admin.partition_offsets import PartitionOffsets, find_place
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.admin.schedule import AsyncSchedule
 from tinymq.client.admin.topics import Topics
 from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.leadership_transfer import transfer_leader
 from tinymq.client.cluster.routing import Broker, Partition
 from tinymq.client.common import argument_checks as checks
 from tinymq.client.common.argument_checks import check_partition, check_topic
@@ -31,17 +29,58 @@ from tinymq.proto import tinymq_pb2 as pb
 LEASE_S = 60.0
 
 
-class AsyncAdmin:
-    """Topics, channels, groups, holds and the state of the cluster. Each `timeout` is in seconds; request_timeout_ms if
-    not given."""
+class AsyncAdmin(AsyncGroupAdmin):
+    """Topics, channels, holds and brokers, and what AsyncGroupAdmin has: groups and dead letters. It is `mq.admin`.
+
+    `timeout`: seconds, the deadline of a call with all its attempts; request_timeout_ms if not given. What a call
+    changed is on a majority of disks when it returns, and was changed once, however often the client had to ask. At its
+    deadline a call raises DeadlineExceeded (nothing was changed) or OutcomeUnknown (it may still happen). Each may
+    raise BrokerUnreachable, Unauthenticated and Denied as well.
+
+        admin = mq.admin
+        await admin.create_topic("jobs", partitions=2, settings={"retention_ms": 86_400_000}, exist_ok=True)
+        await admin.alter_topic("jobs", {"max_bytes": 10_000_000, "retention_ms": None})
+        await admin.create_topic("old")
+        await admin.delete_topic("old")
+        added = await admin.add_partition("jobs")
+        await admin.delete_partition("jobs", added.partition)
+        print([topic.name for topic in await admin.list_topics()], (await admin.describe_topic("jobs")).settings)
+        print(await admin.offsets("jobs"), await admin.find_offsets("jobs", "latest"))
+        print(await admin.kept_sizes("jobs", [0, 1]), await admin.trim("jobs", 0, "latest"))
+
+    The brokers:
+
+        admin = mq.admin
+        print(await admin.brokers(), (await admin.cluster_status()).metadata_leader)
+        try:
+            print("led by", await admin.transfer_leader("jobs", 0))
+        except TinymqError as error:  # such as NotReady: no other replica can lead
+            print(error.code, error.hint)
+        print((await admin.feature_level()).level)
+        await admin.hold_feature_level()
+        await admin.release_feature_level()
+        print(await admin.list_scans(), (await admin.describe_scan("nightly")).bytes_by)
+
+    Channels, holds, and delayed records:
+
+        admin = mq.admin
+        await admin.seek_channel("jobs", 0, "audit", "earliest", make=True)
+        print(await admin.list_channels("jobs"), await admin.get_consumer("jobs", 0, "audit"))
+        await admin.unset_consumer("jobs", 0, "audit")
+        await admin.delete_channel("jobs", 0, "audit")
+        kept = await admin.make_hold("jobs", 0, 0, lease=60.0)
+        await admin.hold_many("jobs", {0: 0, 1: 0}, hold_id=kept.hold_id)
+        print(await admin.list_holds("jobs"))
+        await admin.release_hold("jobs", 0, kept.hold_id)
+        async with admin.hold("jobs", 0, 0) as held:
+            print(held.log_start)
+        print([scheduled.deliver_at async for scheduled in admin.scheduled("jobs")])
+    """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._brokers = BrokerCalls(cluster)
+        super().__init__(cluster)
         self._topics = Topics(cluster, self._brokers)
         self._channels = Channels(cluster)
-        self._groups = GroupCalls(cluster, self._brokers)
-        self._letters = DeadLetterCalls(cluster)
 
     # ---- topics and partitions -----------------------------------------------------------------------
 
@@ -62,7 +101,10 @@ class AsyncAdmin:
         return await self._topics.create(name, partitions, replication_factor, settings or {}, timeout_s, exist_ok)
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
-        """Delete a topic and its records. Raises UnknownTopic, OutcomeUnknown."""
+        """Delete a topic with its records, for good. Groups and channels lose their cursors in it.
+
+        Raises UnknownTopic, OutcomeUnknown.
+        """
         await self._topics.delete(name, self._timeout_s(timeout))
 
     async def alter_topic(
@@ -108,31 +150,37 @@ class AsyncAdmin:
         return await transfer_leader(self._cluster, topic, partition, to or 0, self._timeout_s(timeout))
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
-        """All topics, by name, as of a moment during this call."""
+        """Return all topics, by name, as of a moment during this call: what was acknowledged before it is included."""
         return await self._topics.describe_all(self._timeout_s(timeout))
 
     async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
-        """One topic, as of a moment during this call. Raises UnknownTopic."""
+        """Return one topic, as of a moment during this call. Raises UnknownTopic."""
         return await self._topics.describe(name, self._timeout_s(timeout))
 
     async def offsets(
         self, name: str, *, partial: bool = False, timeout: float | None = None
     ) -> dict[int, PartitionOffsets]:
-        """Where every partition begins and ends.
+        """Return, by partition, the log start and the offset behind the last committed record.
 
-        Raises UnknownTopic; DeadlineExceeded when no replica of a partition answers: `partial` leaves that one out."""
+        The leaders answer, or else the replica that knows most: never above what was acknowledged. Raises UnknownTopic;
+        DeadlineExceeded when no replica of a partition answers: `partial` leaves that one out.
+        """
         answers = await find_place(self._cluster, name, "latest", self._timeout_s(timeout), partial=partial)
         return {p: PartitionOffsets(a.log_start, a.high_watermark) for p, a in answers.items()}
 
     async def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
-        """The offset of a place ("earliest", "latest", a datetime) in every partition. Raises UnknownTopic."""
+        """Return, by partition, the offset of a place: "earliest", "latest", or a datetime with a zone.
+
+        A datetime is the first record with that timestamp or a later one, and the end if there is none. Raises
+        UnknownTopic, InvalidRequest.
+        """
         answers = await find_place(self._cluster, name, place, self._timeout_s(timeout))
         return {p: a.offset for p, a in answers.items()}
 
     async def kept_sizes(
         self, topic: str, partitions: Iterable[int], *, timeout: float | None = None
     ) -> dict[int, PartitionSize]:
-        """How much each of these partitions keeps, as its leader counts it.
+        """Return, by partition, how many records and bytes (as stored) it keeps, as its leader counts it.
 
         A partition whose leader does not answer in time is left out. Raises UnknownTopic, UnknownPartition.
         """
@@ -142,14 +190,15 @@ class AsyncAdmin:
     async def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None = None) -> int:
         """Remove for good the records before an Offset, or before the first record at or after a datetime.
 
-        Returns the log start after that. Raises OffsetOutOfRange beyond the end; Held when a hold keeps some of them.
+        Returns the log start after that. Disks follow segment by segment. Raises OffsetOutOfRange beyond the end; Held
+        when a hold keeps some of them.
         """
         return await self._channels.trim(topic, partition, before, self._timeout_s(timeout))
 
     # ---- the brokers ---------------------------------------------------------------------------------
 
     async def brokers(self, *, timeout: float | None = None) -> list[Broker]:
-        """The brokers that the registry knows now, by id."""
+        """Return the brokers that the registry knows now, by id; those that died some seconds ago may be among them."""
         view = await self._cluster.refresh(timeout_s=self._timeout_s(timeout))
         return sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
 
@@ -191,7 +240,10 @@ class AsyncAdmin:
     async def list_channels(
         self, topic: str, partition: int | None = None, *, timeout: float | None = None
     ) -> list[ChannelDescription]:
-        """The channels of a topic, or of one of its partitions, by partition and name, as the leaders have them."""
+        """Return the channels of a topic, or of one of its partitions, by partition and name, as the leaders have them.
+
+        Raises UnknownTopic, UnknownPartition.
+        """
         return await self._channels.describe(topic, partition, self._timeout_s(timeout))
 
     async def seek_channel(
@@ -213,107 +265,21 @@ class AsyncAdmin:
     async def get_consumer(
         self, topic: str, partition: int, channel: str, *, timeout: float | None = None
     ) -> ConsumerDescription | None:
-        """The consumer on record for a channel of a partition, or None. The consumer may have died since."""
+        """Return the consumer on record for a channel of a partition, or None. The consumer may have died since.
+
+        Raises UnknownChannel.
+        """
         return await self._channels.get_consumer(topic, partition, channel, self._timeout_s(timeout))
 
     async def unset_consumer(
         self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Remove the consumer on record for a channel; with an `epoch`, only that one. One that reads goes on."""
+        """Remove the consumer on record for a channel; with an `epoch`, only that one. One that reads goes on.
+
+        Raises UnknownChannel.
+        """
         checks.check_count("epoch", epoch, 0)
         await self._channels.unset_consumer(topic, partition, channel, epoch, self._timeout_s(timeout))
-
-    # ---- groups --------------------------------------------------------------------------------------
-
-    async def create_group(
-        self, name: str, topics: str | Sequence[str], *, kind: str = "stream", start: Place = "earliest",
-        settings: Mapping[str, object] | None = None, exist_ok: bool = False, timeout: float | None = None,
-    ) -> GroupDescription:  # fmt: skip
-        """Make a consumer group, of the kind "stream" or "queue", and wait until it has a cursor in every partition.
-
-        `topics`: names, and patterns such as "orders-*". `start`: "earliest", "latest" or a datetime. With `exist_ok`
-        a group of that name and kind is as good. Raises UnknownTopic, AlreadyExists, WrongKind, InvalidConfig.
-        """
-        names = [topics] if isinstance(topics, str) else list(topics)
-        return await self._groups.create(
-            name, names, kind, start, settings or {}, exist_ok=exist_ok, timeout_s=self._timeout_s(timeout)
-        )
-
-    async def alter_group(
-        self, name: str, settings: Mapping[str, object], *, dry_run: bool = False, timeout: float | None = None
-    ) -> GroupDescription:
-        """Change settings of a group, all of these or none. `dry_run`: only say what the group would be.
-
-        What workers have agreed on for the records that they hold, such as `lease_ms`, changes only while no record is
-        leased. Raises UnknownGroup, InvalidConfig, OutcomeUnknown.
-        """
-        return await self._groups.alter(name, settings, self._timeout_s(timeout), dry_run=dry_run)
-
-    async def pause_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
-        """Have a queue group's workers get no more records, until `resume_group`. What they hold, they may settle.
-
-        Raises UnknownGroup, WrongKind (of a stream group), OutcomeUnknown.
-        """
-        return await self._groups.alter(name, {}, self._timeout_s(timeout), paused=True)
-
-    async def resume_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
-        """End the pause of a queue group. Raises as `pause_group`."""
-        return await self._groups.alter(name, {}, self._timeout_s(timeout), paused=False)
-
-    async def purge_group(self, name: str, *, dry_run: bool = False, timeout: float | None = None) -> int:
-        """Settle all records of a queue group that are there now, without delivering them; what workers hold is
-        LeaseLost. Returns how many were not settled just before. Raises UnknownGroup, WrongKind, OutcomeUnknown."""
-        return await self._groups.purge(name, self._timeout_s(timeout), dry_run=dry_run)
-
-    async def delete_group(self, name: str, *, timeout: float | None = None) -> int:
-        """Delete a group with its cursors. Its members get an error. Raises UnknownGroup."""
-        return await self._groups.delete(name, self._timeout_s(timeout))
-
-    async def list_groups(self, *, timeout: float | None = None) -> list[GroupDescription]:
-        """All consumer groups, by name."""
-        return await self._groups.list_all(self._timeout_s(timeout))
-
-    async def describe_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
-        """One consumer group. Raises UnknownGroup."""
-        return await self._groups.describe(name, self._timeout_s(timeout))
-
-    async def group_lag(self, name: str, *, timeout: float | None = None) -> list[GroupCursor]:
-        """The position and the lag of a group in each partition, as the leaders have them. Raises UnknownGroup."""
-        return await self._groups.cursors(name, self._timeout_s(timeout))
-
-    async def group_members(self, name: str, *, timeout: float | None = None) -> list[GroupMember]:
-        """The members of a stream group, and which partitions each has. Raises UnknownGroup, WrongKind."""
-        return await self._groups.members(name, self._timeout_s(timeout))
-
-    async def seek_group(
-        self, name: str, to: Place, *, topic: str | None = None, partitions: Sequence[int] | None = None,
-        timeout: float | None = None,
-    ) -> list[GroupCursor]:  # fmt: skip
-        """Move a group to an Offset, "earliest", "latest" or a datetime, in all of its partitions or in some.
-
-        Its members read on from there. Returns the cursors after that. Raises UnknownGroup, OffsetOutOfRange.
-        """
-        return await self._groups.seek(name, to, topic, partitions, self._timeout_s(timeout))
-
-    async def why(self, topic: str, partition: int, offset: int, *, timeout: float | None = None) -> RecordStory:
-        """What became of a record in each group and channel. Raises OffsetOutOfRange for what is not there yet."""
-        return (await self._letters.why(topic, partition, offset, 1, self._timeout_s(timeout)))[0]
-
-    async def stories(
-        self, topic: str, partition: int, offset: int, count: int, *, timeout: float | None = None
-    ) -> list[RecordStory]:
-        """As `why`, for up to `count` records (1 to 1,000) from an offset on."""
-        return await self._letters.why(topic, partition, offset, count, self._timeout_s(timeout))
-
-    async def redrive(
-        self, topic: str, partition: int, offset: int, *, run: bytes = b"", timeout: float | None = None
-    ) -> Redriven:
-        """Send a dead letter back to its source, and settle it. The same `run`, 16 bytes, sends it once."""
-        return await self._letters.redrive(topic, partition, offset, run, self._timeout_s(timeout))
-
-    async def purge_dead_letters(self, topic: str, partition: int, before: int, *, timeout: float | None = None) -> int:
-        """Settle the dead letters below an offset without sending them back; returns how many that changed."""
-        return await self._letters.purge(topic, partition, before, self._timeout_s(timeout))
 
     # ---- delayed records -----------------------------------------------------------------------------
 
@@ -380,12 +346,6 @@ class AsyncAdmin:
         released = Lease(holds.check_hold_id(hold_id), 0.0)
         number, timeout_s = check_partition(partition), self._timeout_s(timeout)
         await holds.hold_once(self._cluster, check_topic(topic), number, 0, released, timeout_s)
-
-    # ---- of its parts --------------------------------------------------------------------------------
-
-    def _timeout_s(self, timeout: float | None) -> float:
-        checks.check_wait(timeout, least_s=checks.WAIT_S_MIN)
-        return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout
 
     async def _feature_level(self, request: pb.FeatureLevelRequest, timeout: float | None) -> FeatureLevel:
         return feature_level.read(await self._brokers.each(request, self._timeout_s(timeout)))

@@ -10,14 +10,35 @@ from tinymq.client.facade.loop_thread import LoopThread
 
 
 class Access:
-    """The users of a cluster, and what each one may do. Each `timeout` is in seconds; request_timeout_ms if not given.
+    """The users of a cluster, and what each one may do: `mq.access`. All but `who_am_i` are an administrator's.
 
         mq.access.create_user("etl")
         mq.access.grant("etl", "write", "topic:orders.*")
-        token = mq.access.create_token("etl")
+        token = mq.access.create_token("etl", label="nightly", lifetime=86_400.0)
 
-    Changes are durable when they return. Brokers apply them within moments, and at the latest after 5 s; a broker that
-    cannot ask the registry serves nobody after 30 s.
+    `timeout`: seconds, the deadline of a call with all its attempts; request_timeout_ms if not given. Changes are
+    durable when they return. Brokers apply them within moments, and at the latest after 5 s; a broker that cannot ask
+    the registry serves nobody after 30 s. Each call may raise BrokerUnreachable, DeadlineExceeded and, if it changes
+    something, OutcomeUnknown.
+
+    Roles, what a user may do, and the end of it:
+
+        access = mq.access
+        access.create_user("reader", role=True)
+        access.grant("reader", "read", "topic:orders*", role=True)
+        access.create_user("bert")
+        print(access.add_role("bert", "reader"), [user.name for user in access.list_users()])
+        print((access.test_access("bert", "read", "topic:orders.eu")).allowed, (access.who_am_i()).name)
+        access.set_quota("bert", requests_per_s=100)
+        print(access.list_quotas("bert"))
+        access.delete_quota("bert")
+        access.remove_role("bert", "reader")
+        access.revoke("reader", "read", "topic:orders*", role=True)
+        access.revoke_token("etl")
+        for name in ("bert", "etl"):
+            access.delete_user(name)
+        access.delete_user("reader", role=True)
+        print(access.switch(False), "may administrate")
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncAccess) -> None:
@@ -25,11 +46,14 @@ class Access:
         self._async = asynchronous
 
     def who_am_i(self, *, timeout: float | None = None) -> WhoAmI:
-        """This client, as a broker knows it. Raises Unauthenticated where brokers check callers and know none here."""
+        """Return this client, as a broker knows it.
+
+        Raises Unauthenticated where brokers check callers and know none here.
+        """
         return self._loop_thread.run(self._async.who_am_i(timeout=timeout))
 
     def list_users(self, name: str = "", *, timeout: float | None = None) -> list[UserDescription]:
-        """All users and roles, or those of one name. Raises NotFound, Denied."""
+        """Return all users and roles, or those of one name. Raises NotFound, Denied."""
         return self._loop_thread.run(self._async.list_users(name, timeout=timeout))
 
     def create_user(self, name: str, *, role: bool = False, timeout: float | None = None) -> None:
@@ -78,7 +102,7 @@ class Access:
         self._loop_thread.run(self._async.remove_role(user, role, timeout=timeout))
 
     def test_access(self, user: str, operation: str, resource: str, *, timeout: float | None = None) -> AccessAnswer:
-        """Would a user be allowed to do something, and by which grant? Raises NotFound, InvalidRequest, Denied."""
+        """Return whether a user may do something, and by which grant. Raises NotFound, InvalidRequest, Denied."""
         return self._loop_thread.run(self._async.test_access(user, operation, resource, timeout=timeout))
 
     def set_quota(self, user: str, *, timeout: float | None = None, **bounds: Unpack[QuotaBounds]) -> QuotaDescription:
@@ -96,7 +120,7 @@ class Access:
         self._loop_thread.run(self._async.delete_quota(user, timeout=timeout))
 
     def list_quotas(self, user: str = "", *, timeout: float | None = None) -> list[QuotaDescription]:
-        """All quotas, or that of one user. Raises NotFound, Denied."""
+        """Return all quotas, or that of one user. Raises NotFound, Denied."""
         return self._loop_thread.run(self._async.list_quotas(user, timeout=timeout))
 
     def switch(self, enabled: bool, *, timeout: float | None = None) -> list[str]:

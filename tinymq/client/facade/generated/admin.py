@@ -2,33 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from tinymq.client.admin.admin import LEASE_S, AsyncAdmin
 from tinymq.client.admin.channels import PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
-from tinymq.client.admin.dead_letters import RecordStory, Redriven
 from tinymq.client.admin.feature_level import FeatureLevel
-from tinymq.client.admin.groups import GroupCursor, GroupDescription, GroupMember
 from tinymq.client.admin.holds import ENOUGH, HoldDescription
 from tinymq.client.admin.partition_offsets import PartitionOffsets
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.cluster.routing import Broker, Partition
 from tinymq.client.common.start_positions import OffsetLike, Place
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
+from tinymq.client.facade.generated.group_admin import GroupAdmin
 from tinymq.client.facade.generated.hold import Hold
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.facade.schedule import Schedule
 
 
-class Admin:
-    """Topics, channels, groups, holds and the state of the cluster. Each `timeout` is in seconds; request_timeout_ms if
-    not given.
+class Admin(GroupAdmin):
+    """Topics, channels, holds and brokers, and what GroupAdmin has: groups and dead letters. It is `mq.admin`.
+
+    `timeout`: seconds, the deadline of a call with all its attempts; request_timeout_ms if not given. What a call
+    changed is on a majority of disks when it returns, and was changed once, however often the client had to ask. At its
+    deadline a call raises DeadlineExceeded (nothing was changed) or OutcomeUnknown (it may still happen). Each may
+    raise BrokerUnreachable, Unauthenticated and Denied as well.
+
+        admin = mq.admin
+        admin.create_topic("jobs", partitions=2, settings={"retention_ms": 86_400_000}, exist_ok=True)
+        admin.alter_topic("jobs", {"max_bytes": 10_000_000, "retention_ms": None})
+        admin.create_topic("old")
+        admin.delete_topic("old")
+        added = admin.add_partition("jobs")
+        admin.delete_partition("jobs", added.partition)
+        print([topic.name for topic in admin.list_topics()], (admin.describe_topic("jobs")).settings)
+        print(admin.offsets("jobs"), admin.find_offsets("jobs", "latest"))
+        print(admin.kept_sizes("jobs", [0, 1]), admin.trim("jobs", 0, "latest"))
+
+    The brokers:
+
+        admin = mq.admin
+        print(admin.brokers(), (admin.cluster_status()).metadata_leader)
+        try:
+            print("led by", admin.transfer_leader("jobs", 0))
+        except TinymqError as error:  # such as NotReady: no other replica can lead
+            print(error.code, error.hint)
+        print((admin.feature_level()).level)
+        admin.hold_feature_level()
+        admin.release_feature_level()
+        print(admin.list_scans(), (admin.describe_scan("nightly")).bytes_by)
+
+    Channels, holds, and delayed records:
+
+        admin = mq.admin
+        admin.seek_channel("jobs", 0, "audit", "earliest", make=True)
+        print(admin.list_channels("jobs"), admin.get_consumer("jobs", 0, "audit"))
+        admin.unset_consumer("jobs", 0, "audit")
+        admin.delete_channel("jobs", 0, "audit")
+        kept = admin.make_hold("jobs", 0, 0, lease=60.0)
+        admin.hold_many("jobs", {0: 0, 1: 0}, hold_id=kept.hold_id)
+        print(admin.list_holds("jobs"))
+        admin.release_hold("jobs", 0, kept.hold_id)
+        with admin.hold("jobs", 0, 0) as held:
+            print(held.log_start)
+        print([scheduled.deliver_at for scheduled in admin.scheduled("jobs")])
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncAdmin) -> None:
-        self._loop_thread = loop_thread
-        self._async = asynchronous
+        super().__init__(loop_thread, asynchronous)
+        self._async: AsyncAdmin = asynchronous
 
     def create_topic(
         self,
@@ -56,7 +98,10 @@ class Admin:
         )
 
     def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
-        """Delete a topic and its records. Raises UnknownTopic, OutcomeUnknown."""
+        """Delete a topic with its records, for good. Groups and channels lose their cursors in it.
+
+        Raises UnknownTopic, OutcomeUnknown.
+        """
         self._loop_thread.run(self._async.delete_topic(name, timeout=timeout))
 
     def alter_topic(
@@ -98,28 +143,33 @@ class Admin:
         return self._loop_thread.run(self._async.transfer_leader(topic, partition, to, timeout=timeout))
 
     def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
-        """All topics, by name, as of a moment during this call."""
+        """Return all topics, by name, as of a moment during this call: what was acknowledged before it is included."""
         return self._loop_thread.run(self._async.list_topics(timeout=timeout))
 
     def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
-        """One topic, as of a moment during this call. Raises UnknownTopic."""
+        """Return one topic, as of a moment during this call. Raises UnknownTopic."""
         return self._loop_thread.run(self._async.describe_topic(name, timeout=timeout))
 
     def offsets(self, name: str, *, partial: bool = False, timeout: float | None = None) -> dict[int, PartitionOffsets]:
-        """Where every partition begins and ends.
+        """Return, by partition, the log start and the offset behind the last committed record.
 
-        Raises UnknownTopic; DeadlineExceeded when no replica of a partition answers: `partial` leaves that one out.
+        The leaders answer, or else the replica that knows most: never above what was acknowledged. Raises UnknownTopic;
+        DeadlineExceeded when no replica of a partition answers: `partial` leaves that one out.
         """
         return self._loop_thread.run(self._async.offsets(name, partial=partial, timeout=timeout))
 
     def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
-        """The offset of a place ("earliest", "latest", a datetime) in every partition. Raises UnknownTopic."""
+        """Return, by partition, the offset of a place: "earliest", "latest", or a datetime with a zone.
+
+        A datetime is the first record with that timestamp or a later one, and the end if there is none. Raises
+        UnknownTopic, InvalidRequest.
+        """
         return self._loop_thread.run(self._async.find_offsets(name, place, timeout=timeout))
 
     def kept_sizes(
         self, topic: str, partitions: Iterable[int], *, timeout: float | None = None
     ) -> dict[int, PartitionSize]:
-        """How much each of these partitions keeps, as its leader counts it.
+        """Return, by partition, how many records and bytes (as stored) it keeps, as its leader counts it.
 
         A partition whose leader does not answer in time is left out. Raises UnknownTopic, UnknownPartition.
         """
@@ -128,12 +178,13 @@ class Admin:
     def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None = None) -> int:
         """Remove for good the records before an Offset, or before the first record at or after a datetime.
 
-        Returns the log start after that. Raises OffsetOutOfRange beyond the end; Held when a hold keeps some of them.
+        Returns the log start after that. Disks follow segment by segment. Raises OffsetOutOfRange beyond the end; Held
+        when a hold keeps some of them.
         """
         return self._loop_thread.run(self._async.trim(topic, partition, before, timeout=timeout))
 
     def brokers(self, *, timeout: float | None = None) -> list[Broker]:
-        """The brokers that the registry knows now, by id."""
+        """Return the brokers that the registry knows now, by id; those that died some seconds ago may be among them."""
         return self._loop_thread.run(self._async.brokers(timeout=timeout))
 
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
@@ -170,7 +221,10 @@ class Admin:
     def list_channels(
         self, topic: str, partition: int | None = None, *, timeout: float | None = None
     ) -> list[ChannelDescription]:
-        """The channels of a topic, or of one of its partitions, by partition and name, as the leaders have them."""
+        """Return the channels of a topic, or of one of its partitions, by partition and name, as the leaders have them.
+
+        Raises UnknownTopic, UnknownPartition.
+        """
         return self._loop_thread.run(self._async.list_channels(topic, partition, timeout=timeout))
 
     def seek_channel(
@@ -200,120 +254,20 @@ class Admin:
     def get_consumer(
         self, topic: str, partition: int, channel: str, *, timeout: float | None = None
     ) -> ConsumerDescription | None:
-        """The consumer on record for a channel of a partition, or None. The consumer may have died since."""
+        """Return the consumer on record for a channel of a partition, or None. The consumer may have died since.
+
+        Raises UnknownChannel.
+        """
         return self._loop_thread.run(self._async.get_consumer(topic, partition, channel, timeout=timeout))
 
     def unset_consumer(
         self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Remove the consumer on record for a channel; with an `epoch`, only that one. One that reads goes on."""
+        """Remove the consumer on record for a channel; with an `epoch`, only that one. One that reads goes on.
+
+        Raises UnknownChannel.
+        """
         self._loop_thread.run(self._async.unset_consumer(topic, partition, channel, epoch, timeout=timeout))
-
-    def create_group(
-        self,
-        name: str,
-        topics: str | Sequence[str],
-        *,
-        kind: str = "stream",
-        start: Place = "earliest",
-        settings: Mapping[str, object] | None = None,
-        exist_ok: bool = False,
-        timeout: float | None = None,
-    ) -> GroupDescription:
-        """Make a consumer group, of the kind "stream" or "queue", and wait until it has a cursor in every partition.
-
-        `topics`: names, and patterns such as "orders-*". `start`: "earliest", "latest" or a datetime. With `exist_ok`
-        a group of that name and kind is as good. Raises UnknownTopic, AlreadyExists, WrongKind, InvalidConfig.
-        """
-        return self._loop_thread.run(
-            self._async.create_group(
-                name, topics, kind=kind, start=start, settings=settings, exist_ok=exist_ok, timeout=timeout
-            )
-        )
-
-    def alter_group(
-        self, name: str, settings: Mapping[str, object], *, dry_run: bool = False, timeout: float | None = None
-    ) -> GroupDescription:
-        """Change settings of a group, all of these or none. `dry_run`: only say what the group would be.
-
-        What workers have agreed on for the records that they hold, such as `lease_ms`, changes only while no record is
-        leased. Raises UnknownGroup, InvalidConfig, OutcomeUnknown.
-        """
-        return self._loop_thread.run(self._async.alter_group(name, settings, dry_run=dry_run, timeout=timeout))
-
-    def pause_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
-        """Have a queue group's workers get no more records, until `resume_group`. What they hold, they may settle.
-
-        Raises UnknownGroup, WrongKind (of a stream group), OutcomeUnknown.
-        """
-        return self._loop_thread.run(self._async.pause_group(name, timeout=timeout))
-
-    def resume_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
-        """End the pause of a queue group. Raises as `pause_group`."""
-        return self._loop_thread.run(self._async.resume_group(name, timeout=timeout))
-
-    def purge_group(self, name: str, *, dry_run: bool = False, timeout: float | None = None) -> int:
-        """Settle all records of a queue group that are there now, without delivering them; what workers hold is
-        LeaseLost. Returns how many were not settled just before. Raises UnknownGroup, WrongKind, OutcomeUnknown.
-        """
-        return self._loop_thread.run(self._async.purge_group(name, dry_run=dry_run, timeout=timeout))
-
-    def delete_group(self, name: str, *, timeout: float | None = None) -> int:
-        """Delete a group with its cursors. Its members get an error. Raises UnknownGroup."""
-        return self._loop_thread.run(self._async.delete_group(name, timeout=timeout))
-
-    def list_groups(self, *, timeout: float | None = None) -> list[GroupDescription]:
-        """All consumer groups, by name."""
-        return self._loop_thread.run(self._async.list_groups(timeout=timeout))
-
-    def describe_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
-        """One consumer group. Raises UnknownGroup."""
-        return self._loop_thread.run(self._async.describe_group(name, timeout=timeout))
-
-    def group_lag(self, name: str, *, timeout: float | None = None) -> list[GroupCursor]:
-        """The position and the lag of a group in each partition, as the leaders have them. Raises UnknownGroup."""
-        return self._loop_thread.run(self._async.group_lag(name, timeout=timeout))
-
-    def group_members(self, name: str, *, timeout: float | None = None) -> list[GroupMember]:
-        """The members of a stream group, and which partitions each has. Raises UnknownGroup, WrongKind."""
-        return self._loop_thread.run(self._async.group_members(name, timeout=timeout))
-
-    def seek_group(
-        self,
-        name: str,
-        to: Place,
-        *,
-        topic: str | None = None,
-        partitions: Sequence[int] | None = None,
-        timeout: float | None = None,
-    ) -> list[GroupCursor]:
-        """Move a group to an Offset, "earliest", "latest" or a datetime, in all of its partitions or in some.
-
-        Its members read on from there. Returns the cursors after that. Raises UnknownGroup, OffsetOutOfRange.
-        """
-        return self._loop_thread.run(
-            self._async.seek_group(name, to, topic=topic, partitions=partitions, timeout=timeout)
-        )
-
-    def why(self, topic: str, partition: int, offset: int, *, timeout: float | None = None) -> RecordStory:
-        """What became of a record in each group and channel. Raises OffsetOutOfRange for what is not there yet."""
-        return self._loop_thread.run(self._async.why(topic, partition, offset, timeout=timeout))
-
-    def stories(
-        self, topic: str, partition: int, offset: int, count: int, *, timeout: float | None = None
-    ) -> list[RecordStory]:
-        """As `why`, for up to `count` records (1 to 1,000) from an offset on."""
-        return self._loop_thread.run(self._async.stories(topic, partition, offset, count, timeout=timeout))
-
-    def redrive(
-        self, topic: str, partition: int, offset: int, *, run: bytes = b"", timeout: float | None = None
-    ) -> Redriven:
-        """Send a dead letter back to its source, and settle it. The same `run`, 16 bytes, sends it once."""
-        return self._loop_thread.run(self._async.redrive(topic, partition, offset, run=run, timeout=timeout))
-
-    def purge_dead_letters(self, topic: str, partition: int, before: int, *, timeout: float | None = None) -> int:
-        """Settle the dead letters below an offset without sending them back; returns how many that changed."""
-        return self._loop_thread.run(self._async.purge_dead_letters(topic, partition, before, timeout=timeout))
 
     def scheduled(self, topic: str, partition: int | None = None, *, timeout: float | None = None) -> Schedule:
         """The delayed records of a topic, or of a partition, that are not delivered yet: iterate over it. See
