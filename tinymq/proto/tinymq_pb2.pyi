@@ -4408,6 +4408,7 @@ class WorkAttached(_message.Message):
     LEASE_MS_FIELD_NUMBER: _builtins.int
     SESSION_MS_FIELD_NUMBER: _builtins.int
     KEYED_FIELD_NUMBER: _builtins.int
+    SETTLED_FIELD_NUMBER: _builtins.int
     attachment: _builtins.int
     term: _builtins.int
     """the leader's. The worker drops grants of lower terms that arrive later"""
@@ -4426,6 +4427,10 @@ class WorkAttached(_message.Message):
     def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grants]:
         """of what the worker listed: LeaseLost"""
 
+    @_builtins.property
+    def settled(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grants]:
+        """those of `lost`, of the present history and generation, whose records are settled."""
+
     def __init__(
         self,
         *,
@@ -4438,10 +4443,11 @@ class WorkAttached(_message.Message):
         lease_ms: _builtins.int = ...,
         session_ms: _builtins.int = ...,
         keyed: _builtins.bool = ...,
+        settled: _abc.Iterable[Global___Grants] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "generation", b"generation", "history", b"history", "keyed", b"keyed", "known", b"known", "lease_ms", b"lease_ms", "lost", b"lost", "session_ms", b"session_ms", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "generation", b"generation", "history", b"history", "keyed", b"keyed", "known", b"known", "lease_ms", b"lease_ms", "lost", b"lost", "session_ms", b"session_ms", "settled", b"settled", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

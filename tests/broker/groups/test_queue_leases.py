@@ -6,7 +6,7 @@ import pytest
 
 from tests.broker.groups.test_queue_leases_model import RECORDS, Replica, World, key_of
 from tinymq.base.errors import SessionEnded
-from tinymq.broker.groups.lease_values import Grant, Verdict
+from tinymq.broker.groups.lease_values import Grant, Verdict, has_settled
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq.broker.state.queue_group import REJECTED
 
@@ -117,3 +117,18 @@ def test_an_ack_under_an_older_grant_does_not_end_a_newer_lease() -> None:
     leases.attach(A, 2, [], world.now_s)
     assert (newer.offset, leases.ack(A, 2, older, world.now_s)) == (older.offset, Verdict.LOST)
     assert leases.ack(B, 1, newer, world.now_s) is Verdict.PROPOSED
+
+
+def test_an_ack_is_answered_in_its_own_era_and_by_the_applied_state() -> None:
+    world = World(0)
+    (grant,) = granted(world, A)
+    replica = world.newest
+    world.delivered.add((1, grant.offset))
+    replica.leases.ack(A, 1, grant, world.now_s)
+    assert not has_settled(replica, replica.leases.era, grant), "its proposal may be lost with this leader"
+    commit(world)
+    assert has_settled(replica, replica.leases.era, grant)
+    world.log.seek(RECORDS, 1)  # all records are settled in the new generation, whatever became of the ack
+    replica.catch_up()
+    replica.leases.begin_era(0)
+    assert not has_settled(replica, replica.leases.era, grant)

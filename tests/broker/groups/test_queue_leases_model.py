@@ -17,7 +17,7 @@ from tests.broker.state.queue_commands import GROUP, Queue
 from tests.seeds import first_of
 from tinymq.base.errors import SessionEnded
 from tinymq.broker.groups import queue_leases
-from tinymq.broker.groups.lease_values import Grant, Proposal, QueueSettings, Verdict
+from tinymq.broker.groups.lease_values import Grant, Proposal, QueueSettings, Verdict, has_settled
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq.broker.state.queue_group import QueueGroup
 from tinymq.broker.state.state import PartitionState
@@ -94,6 +94,8 @@ class World:
         self.delivered: set[tuple[int, int]] = set()  # (generation, offset)
         self.started: set[tuple[int, int, int]] = set()  # (generation, offset, delivery)
         self.seeks = 0
+        self.answers = 0  # acks that workers were told of when they attached
+        self.settled_in: set[tuple[int, int]] = set()  # (generation, offset)
         self.trace: list[str] = []
 
     @property
@@ -236,6 +238,10 @@ class World:
                 self.send(worker, leader.term, connection, "down", ("ended", session))
                 return
             pairs = [(grant.offset, grant) for grant in message[2] if grant.offset in lost]
+            for offset, grant in pairs:
+                if has_settled(leader, leases.era, grant):  # what the worker may take for the answer to its ack
+                    assert (grant.era.generation, offset) in self.settled_in, f"{offset} is not settled"
+                    self.answers += 1
             self.send(worker, leader.term, connection, "down", ("lost", pairs))
             return
         grant = message[2]
@@ -338,6 +344,8 @@ class World:
                     held.valid = lease is not None and lease.grant[:4] == held.grant[:4]
                 elif worker.session in self.newest.seen or self.now_s >= self.newest.began_s + SETTINGS.rejoin_s:
                     held.valid = False  # its session has ended, or its time to attach is up
+        generation, position = self.log.group.generation, self.newest.position
+        self.settled_in |= {(generation, o) for o in range(RECORDS) if self.log.group.is_settled(o, position)}
         for offset, failure in self.log.group.failures.items():
             most = max((n for g, o, n in self.started if (g, o) == (self.log.group.generation, offset)), default=0)
             assert failure.deliveries <= most, "more deliveries failed than were started"
@@ -364,7 +372,7 @@ def test_random_worlds_of_keys(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
 def test_worlds_get_somewhere(keyed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worlds settle records, change leaders and charge: a search that stands still would find nothing."""
     monkeypatch.setattr(queue_leases, "MARK_STEP", 2)
-    settled = terms = failures = 0
+    settled = terms = failures = answers = 0
     for seed in range(40):
         world = World(seed, keyed)
         for _ in range(STEPS):
@@ -372,6 +380,8 @@ def test_worlds_get_somewhere(keyed: bool, monkeypatch: pytest.MonkeyPatch) -> N
         settled += len(world.log.settled)
         terms += world.term
         failures += len(world.log.group.failures)
+        answers += world.answers
     assert settled > 40
     assert terms > 60
     assert failures > 0
+    assert answers > 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
+import pytest
+
 from tinymq.base.config import Limits
 from tinymq.base.errors import SessionEnded, TinymqError
 from tinymq.broker.serve.messages import pack_record
@@ -32,9 +34,13 @@ class Place:
             limits=Limits(),
             new_session=lambda: b"%016d" % next(self.sessions),
             settle=self.settle,
+            wait=self.wait,
             lost=self._lose,
         )
         self.attach(term=5, keyed=keyed)
+
+    async def wait(self, job: Job, timeout_s: float | None) -> None:
+        raise NotImplementedError("no test of this file waits")
 
     def _lose(self, job: Job, error: TinymqError) -> None:
         self.lost.append(job.offset)
@@ -44,12 +50,12 @@ class Place:
         self.work.on_attached(pb.WorkAttached(attachment=1, term=term, known=True, keyed=keyed))
         return said
 
-    def grant(self, offset: int, term: int = 5, key: bytes | None = None) -> list[int]:
+    def grant(self, offset: int, term: int = 5, key: bytes | None = None, number: int | None = None) -> list[int]:
         """Grant a record. Returns the offsets that are to be handed out."""
         payload = pack_record(key, b"value", [], 0)
         granted = pb.WorkGranted(
             attachment=1,
-            grants=write_grants([Grant(1, 1, offset, term, offset, 1)])[0],
+            grants=write_grants([Grant(1, 1, offset, term, offset if number is None else number, 1)])[0],
             batches=[pb.WorkBatch(base_offset=offset, payload=payload, payload_crc=crc32c(payload))],
         )
         self.work.on_granted(granted, 0.0)
@@ -85,6 +91,69 @@ def test_a_job_whose_settlement_has_no_answer_is_listed() -> None:
     place.work.on_settled(pb.WorkSettled(attachment=1, request_id=again.request_id))
     assert not place.work.held
     assert not place.lost
+
+
+def reattached(place: Place, verb: Verb | None, *, sent: bool, offset: int = 0) -> list[Verb]:
+    """Settle a started job, attach again, and be told that its record is settled. Returns what is said after that."""
+    place.grant(0)
+    job = place.work.held[0]
+    job.state = State.STARTED
+    if verb is not None:
+        place.settle(job, verb, None, "")
+    if sent:
+        place.said()
+    place.work.attach(2)
+    grants = write_grants([job.grant])
+    place.work.on_attached(pb.WorkAttached(attachment=2, term=6, known=True, lost=grants, settled=grants))
+    return [Verb(settle.verb) for settle in place.said()]
+
+
+def test_an_ack_without_an_answer_is_answered_by_the_next_attachment() -> None:
+    place = Place()
+    assert reattached(place, Verb.ACK, sent=True) == []
+    assert (place.lost, place.work.held, place.work.unanswered) == ([], {}, False)
+
+
+@pytest.mark.parametrize(("verb", "sent"), [(None, False), (Verb.ACK, False), (Verb.NACK, True), (Verb.REJECT, True)])
+def test_nothing_else_is_answered_by_a_settled_record(verb: Verb | None, sent: bool) -> None:
+    """Another worker has settled it: the job in hand, the ack that nobody got and the nack are lost."""
+    place = Place()
+    assert reattached(place, verb, sent=sent) == []
+    assert (place.lost, place.work.held, place.work.unanswered) == ([0], {}, False)
+
+
+def test_an_ack_of_an_earlier_grant_answers_nothing() -> None:
+    place = Place()
+    place.grant(0)
+    place.settle(place.work.held[0], Verb.ACK, None, "")
+    place.said()
+    place.grant(0, number=9)
+    assert place.lost == [0]
+    newer = place.work.held[0]
+    newer.state = State.STARTED
+    grants = write_grants([newer.grant])
+    place.work.attach(2)
+    place.work.on_attached(pb.WorkAttached(attachment=2, term=6, known=True, lost=grants, settled=grants))
+    assert place.lost == [0, 0]
+
+
+def test_after_the_end_of_a_session_the_next_one_asks_about_its_acks() -> None:
+    """Of two records with a sent ack, one was settled before the session ended. The third one is in hand."""
+    place = Place()
+    for offset in range(3):
+        place.grant(offset)
+    held = dict(place.work.held)
+    for offset in (0, 1):
+        place.settle(held[offset], Verb.ACK, None, "")
+    place.said()
+    held[2].state = State.STARTED
+    place.work.on_ended(SessionEnded("it was silent"))
+    assert place.lost == [2]
+    listed = place.work.attach(3)
+    assert [run.count for grants in listed.started for run in grants.runs] == [2]
+    lost, settled = write_grants([held[0].grant, held[1].grant]), write_grants([held[0].grant])
+    place.work.on_attached(pb.WorkAttached(attachment=3, term=5, known=False, lost=lost, settled=settled))
+    assert (place.lost, place.work.held, place.said()) == ([2, 1], {}, [])
 
 
 def test_one_job_of_a_key_is_out_at_a_time_and_none_after_a_failure() -> None:

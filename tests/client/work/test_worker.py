@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tinymq.base.errors import InvalidRequest, LeaseLost, WrongKind
+from tinymq.base.errors import Closed, InvalidRequest, LeaseLost, OutcomeUnknown, TinymqError, WrongKind
 from tinymq.base.types import Offset
 from tinymq.client import AsyncClient, Client, Job
 from tinymq.testing import Cluster
@@ -71,6 +71,62 @@ def test_two_workers_share_the_records(mq: Client, topic: str) -> None:
         assert first.offset not in [job.offset for job in got if job.partition == first.partition]
         for job in (first, *got):
             job.ack()
+
+
+def test_an_ack_that_waits_is_durable_when_it_returns(mq: Client, topic: str) -> None:
+    fill(mq, topic, 2)
+    with mq.worker(topic, group=topic) as worker:
+        first, second = next(worker), next(worker)
+        first.ack(wait=True)
+        assert lag(mq, topic) == 1
+        first.ack(wait=True)
+        second.ack()
+        worker.flush()
+        second.ack(wait=True)
+        with pytest.raises(InvalidRequest, match="nack"):
+            second.nack()
+
+
+def test_an_ack_that_waits_says_what_kept_it_from_counting(mq: Client, topic: str) -> None:
+    """A job that was lost before, one that is lost by its ack, an ack without an answer, and the end of the worker."""
+    fill(mq, topic, 1)
+    told: list[TinymqError] = []
+    with mq.worker(topic, group=topic, on_lost=lambda _, error: told.append(error)) as worker:
+        job = next(worker)
+        mq.admin.seek_group(topic, Offset(0), partitions=[job.partition])
+        with pytest.raises(LeaseLost):
+            job.ack(wait=True)
+        assert len(told) == 1
+        with pytest.raises(LeaseLost):
+            job.ack(wait=True)
+        again = next(worker)
+        with pytest.raises(OutcomeUnknown, match="no answer after 0 s"):
+            again.ack(wait=True, timeout=0.0)
+        again.ack(wait=True)
+        assert lag(mq, topic) == 0
+    with pytest.raises(InvalidRequest, match="timeout"):
+        again.ack(wait=True, timeout=-1)
+
+
+def test_acks_wait_on_the_loop_of_an_asynchronous_worker(mq: Client, cluster: Cluster, topic: str) -> None:
+    fill(mq, topic, 3)
+
+    async def work() -> None:
+        async with AsyncClient(cluster.servers) as client, client.worker(topic, group=topic) as worker:
+            jobs: list[Job] = []
+            while len(jobs) < 3:
+                jobs += await worker.poll(POLL_S)
+            await asyncio.gather(*(job.ack(wait=True) for job in jobs[:2]))
+            assert sum(cursor.lag for cursor in await client.admin.group_lag(topic)) == 1
+            waiting = asyncio.create_task(worker_ack(jobs[2]))
+            await worker.leave()
+            with pytest.raises((OutcomeUnknown, Closed)):
+                await waiting
+
+    async def worker_ack(job: Job) -> None:
+        await job.ack(wait=True)
+
+    asyncio.run(work())
 
 
 def test_a_failed_job_is_delivered_again_and_says_so(mq: Client, topic: str) -> None:

@@ -89,6 +89,15 @@ class Grant(NamedTuple):
     started: bool  # whether the record counts as started as soon as it is granted
 
 
+def has_settled(applied: AppliedQueue, era: Era, grant: Grant) -> bool:
+    """Whether an ack of this grant has succeeded if it was sent, or would succeed now without an effect.
+
+    By the applied state: a pending ack may be lost with this leader. In another era than that of the leader the record
+    may be settled although the ack of this grant never counted.
+    """
+    return grant.era == era and applied.group.is_settled(grant.offset, applied.position)
+
+
 @dataclass(slots=True)
 class Lease:
     """A granted record that is not settled."""

@@ -52,6 +52,7 @@ class Attached(NamedTuple):
     era: Era
     known: bool  # whether the session was in the applied state before
     lost: list[Grant]
+    settled: list[Grant]  # those of `lost` whose acks have succeeded, if they were sent
     lease_s: float
     session_s: float
     keyed: bool

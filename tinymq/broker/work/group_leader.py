@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Fenced, LeaseLost, NotReady, OutcomeUnknown, SessionEnded, TinymqError, UnknownGroup
 from tinymq.base.meter import Meter
-from tinymq.broker.groups.lease_values import Era, Grant, Proposal, QueueSettings, Verdict
+from tinymq.broker.groups.lease_values import Era, Grant, Proposal, QueueSettings, Verdict, has_settled
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.state.cursor import CursorKind
@@ -99,7 +99,8 @@ class GroupLeader:
         now_s = self._clock.monotonic()
         self._follow_era()
         known = new.session in self._applied.group.sessions
-        lost = set(self.leases.attach(new.session, new.connection, held, now_s))
+        offsets = set(self.leases.attach(new.session, new.connection, held, now_s))
+        lost = [grant for grant in held if grant.offset in offsets]
         older = self.attachments.pop(new.session, None)
         if older is not None:
             self._end(older, Fenced("the same session has attached again", hint="this attachment is over"))
@@ -108,7 +109,8 @@ class GroupLeader:
             term=self.term,
             era=self.leases.era,
             known=known,
-            lost=[grant for grant in held if grant.offset in lost],
+            lost=lost,
+            settled=[grant for grant in lost if has_settled(self._applied, self.leases.era, grant)],
             lease_s=self.settings.lease_s,
             session_s=self.settings.session_s,
             keyed=self.settings.keyed,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
-from tinymq.base.errors import InvalidRequest
+from tinymq.base.errors import InvalidRequest, TinymqError
 from tinymq.client.consume.records import Message
 from tinymq.client.work.grants import Grant, Verb
 
@@ -34,8 +35,24 @@ IN_HAND = (State.TAKEN, State.STARTED)
 OUTCOMES = {Verb.ACK: "acknowledged", Verb.NACK: "nacked", Verb.REJECT: "rejected", Verb.RELEASE: "released"}
 
 
+class Answer:
+    """The answer to a settlement that somebody waits for. All on the client's loop."""
+
+    __slots__ = ("arrived", "error")
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self.error: TinymqError | None = None
+
+    def give(self, error: TinymqError | None) -> None:
+        """The settlement is done, or has failed with an error."""
+        self.error = error
+        self.arrived.set()
+
+
 class Job:
-    """One record of a queue group. Its verbs only send: none of them waits for a broker, and each thread may call them.
+    """One record of a queue group. Its verbs only send, and each thread may call them. None of them waits for a broker,
+    except `ack(wait=True)`.
 
         for job in worker:
             handle(job.value)
@@ -65,7 +82,8 @@ class Job:
     """
 
     __slots__ = (
-        "_message", "_settle", "_settled_by", "bytes", "freed", "grant", "partition_work", "since_s", "state",
+        "_message", "_settle", "_settled_by", "ack_sent", "answer", "bytes", "counted", "freed", "grant", "loss",
+        "partition_work", "since_s", "state",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +101,10 @@ class Job:
         self.since_s = 0.0  # when it was granted, or handed out
         self.bytes = size  # of credit
         self.freed = False  # whether the leader may grant another record instead of it
+        self.ack_sent = False  # to any leader: some leader may have carried it out without an answer
+        self.answer: Answer | None = None  # while `ack(wait=True)` waits
+        self.counted = -1  # the number of the worker's flush that will tell of its loss
+        self.loss: TinymqError | None = None  # why another worker may have the record
         self._settle = settle
         self._settled_by: Verb | None = None  # the application's verb that decided
 
@@ -149,12 +171,22 @@ class Job:
             self.state = State.STARTED
             self._settle(self, Verb.START, None, "")
 
-    def ack(self) -> None:
+    @overload
+    def ack(self) -> None: ...
+
+    @overload
+    def ack(self, *, wait: Literal[True], timeout: float | None = None) -> Awaitable[None]: ...
+
+    def ack(self, *, wait: bool = False, timeout: float | None = None) -> Awaitable[None] | None:
         """The record is done. Durable when `worker.flush()`, or the worker's `with` block, has ended.
 
-        Raises InvalidRequest after nack, reject or release.
+        With `wait`, durable when this returns: the settlement is on a majority of disks. A thread waits in the call; in
+        a coroutine on the client's loop, write `await job.ack(wait=True)`. Raises LeaseLost if the record is delivered
+        again, or was; OutcomeUnknown if there is no answer after `timeout` seconds (request_timeout_ms), or if the
+        worker is closed meanwhile; and what ended the worker. Raises InvalidRequest after nack, reject or release.
         """
         self._decide(Verb.ACK, None, "")
+        return self.partition_work.wait(self, timeout) if wait else None
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         """This delivery failed: deliver the record again after `delay` seconds, or after the group's next delay.

@@ -10,7 +10,7 @@ The loop calls everything here. An application's thread only pops jobs, and adds
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from tinymq.base.errors import CorruptData, LeaseLost, SessionEnded, TinymqError
@@ -58,9 +58,11 @@ class PartitionWork:
         limits: BatchLimits,
         new_session: Callable[[], bytes],
         settle: Callable[[Job, Verb, float | None, str], None],
+        wait: Callable[[Job, float | None], Awaitable[None]],
         lost: Callable[[Job, TinymqError], None],
     ) -> None:
-        """`settle` is given to jobs. `lost` gets what another worker may have, and that was in hand or settled."""
+        """`settle` is given to jobs, and `wait` waits for the answer to a job's ack. `lost` gets what another worker
+        may have, and that was in hand or settled."""
         self.topic = topic
         self.partition = partition
         self.attachment = 0  # 0: none
@@ -82,6 +84,7 @@ class PartitionWork:
         self._new_session = new_session
         self._session = new_session()
         self._settle = settle
+        self.wait = wait
         self._lost = lost
         self._credit = credit  # of this attachment, in all
         self._credit_due = False
@@ -135,17 +138,30 @@ class PartitionWork:
         self.lease_s = reply.lease_ms / 1000 or self.lease_s
         self.session_s = reply.session_ms / 1000 or self.session_s
         self.attached = True
+        for grants in reply.settled:  # before those are dropped that were lost without an answer
+            for job in self._jobs_of(read_grants(grants)):
+                if self.is_answered(job):
+                    self._done(job)
         if not reply.known:
             self._drop(list(self.held.values()), LeaseLost("the partition does not know this worker's session"))
         for grants in reply.lost:
             self.on_lost(grants, LeaseLost("the lease was lost while the worker was not attached"))
+
+    def is_answered(self, job: Job) -> bool:
+        """Whether an attachment that calls the job's record settled answers what the job's application asked for.
+
+        It answers an ack that was sent. A job in hand is lost: another worker has settled its record. So is one with a
+        nack, which did not count.
+        """
+        return job.ack_sent
 
     def on_ended(self, error: TinymqError) -> None:
         """The leader ended the attachment."""
         self.detached()
         if isinstance(error, SessionEnded):
             self._session = self._new_session()
-            self._drop(list(self.held.values()), LeaseLost(error.message))
+            # The next attachment lists acks without an answer, and is told which of them had succeeded.
+            self._drop([job for job in self.held.values() if not job.ack_sent], LeaseLost(error.message))
 
     # ---- grants -----------------------------------------------------------------------------------------------
 
@@ -213,11 +229,23 @@ class PartitionWork:
         for job in jobs:
             if self.held.pop(job.grant.offset, None) is None:
                 continue
-            before, job.state = job.state, State.LOST
+            before, job.state, job.loss = job.state, State.LOST, error
             self._free(job)
             self._key_is_free(job, settled=False)
             if before not in (State.WAITING, State.RELEASED):
                 self._lost(job, error)
+            if job.answer is not None:
+                job.answer.give(error)
+
+    def _done(self, job: Job) -> None:
+        """The settlement of a job has succeeded."""
+        del self.held[job.grant.offset]
+        if job.answer is not None:
+            job.answer.give(None)
+
+    def holds(self, job: Job) -> bool:
+        """Whether the job waits, is in hand, or has a settlement without an answer."""
+        return self.held.get(job.grant.offset) is job
 
     def stop(self, jobs: Iterable[Job]) -> None:
         """Give back jobs that were not handed out, and those that wait for their key, and ask for no others."""
@@ -254,7 +282,7 @@ class PartitionWork:
         settles = []
         unsent, self.unsent = self.unsent, []
         for settlement in unsent:
-            jobs = [job for job in settlement.jobs if job.state is not State.LOST]
+            jobs = [job for job in settlement.jobs if self.holds(job)]
             final = settlement.verb in FINAL
             messages = write_grants([job.grant for job in jobs])
             count = len(messages)
@@ -277,6 +305,7 @@ class PartitionWork:
                 )
             if final:
                 for job in jobs:
+                    job.ack_sent = job.ack_sent or settlement.verb is Verb.ACK
                     self._free(job)  # the next record may be on its way while the leader commits
         credits = []
         if self._credit_due:
@@ -303,8 +332,8 @@ class PartitionWork:
             self.unsent.append(Settlement(settlement.verb, again, settlement.delay_s, settlement.error))
         kept = set(map(id, again))
         for job in settlement.jobs:
-            if id(job) not in kept and self.held.get(job.grant.offset) is job:
-                del self.held[job.grant.offset]
+            if id(job) not in kept and self.holds(job):
+                self._done(job)
 
     def keep(self, max_s: float, now_s: float) -> None:
         """Extend what is held and not settled, for at most `max_s` seconds since it was granted or handed out."""
@@ -325,4 +354,5 @@ class PartitionWork:
     @property
     def unanswered(self) -> bool:
         """Whether a settlement has no answer yet."""
-        return bool(self.settling) or any(each.verb in FINAL for each in self.unsent)
+        unsent = (each for each in self.unsent if each.verb in FINAL)
+        return bool(self.settling) or any(self.holds(job) for each in unsent for job in each.jobs)

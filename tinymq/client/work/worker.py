@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tinymq.base.errors import Closed, DeadlineExceeded, LeaseLost, TinymqError, WrongKind
+from tinymq.base.errors import Closed, DeadlineExceeded, LeaseLost, OutcomeUnknown, TinymqError, WrongKind
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.common import forks
@@ -18,6 +18,7 @@ from tinymq.client.common.argument_checks import check_channel, check_count, che
 from tinymq.client.common.background import Background
 from tinymq.client.common.config import WorkerConfig
 from tinymq.client.common.start_positions import Place
+from tinymq.client.work.answers import Answers
 from tinymq.client.work.grants import Verb
 from tinymq.client.work.job import ERROR_LENGTH_MAX, Job, State
 from tinymq.client.work.leader_streams import LeaderStreams
@@ -72,7 +73,7 @@ class AsyncWorker:
         self._said: deque[tuple[Job, Verb, float | None, str]] = deque()  # by any thread, and not sent
         self._flushing = False  # a flush of `_said` is due
         self._arrived = asyncio.Event()
-        self._lost = 0  # since the last `flush`
+        self._answers = Answers(self._check, self._timeout_s)
         self._background = Background(self._fail)
         self._leaders = LeaderStreams(cluster, config.max_handler_ms / 1000, self._take_new, self._fail)
         self._works = self._leaders.works
@@ -203,8 +204,7 @@ class AsyncWorker:
                     await self._arrived.wait()
         except TimeoutError:
             raise DeadlineExceeded(f"settlements of group {self.group} have no answer after {timeout_s:g} s") from None
-        lost, self._lost = self._lost, 0
-        if lost:
+        if lost := self._answers.take_lost():
             raise LeaseLost(f"{lost} jobs of group {self.group} were lost")
 
     def _send(self) -> None:
@@ -237,6 +237,7 @@ class AsyncWorker:
             if self._opened:
                 return
             self._cluster.check_loop()
+            self._answers.loop = asyncio.get_running_loop()
             topic = await self._cluster.topic(self.topic, self._timeout_s, create=True)
             made = await self._make_group()
             self._leaders.follow(topic, lambda known, partition: self._work_on(known, partition, made.group_id))
@@ -254,6 +255,7 @@ class AsyncWorker:
             limits=self._cluster.config.limits,
             new_session=lambda: self._cluster.rng.randbytes(SESSION_BYTES),
             settle=self.say,
+            wait=self._answers.wait,
             lost=self._job_lost,
         )
 
@@ -285,7 +287,7 @@ class AsyncWorker:
                 self._take_new(work)
 
     def _job_lost(self, job: Job, error: TinymqError) -> None:
-        self._lost += 1
+        self._answers.lost(job)
         LOG.warning("%s/%s: the job at offset %s was lost: %s", job.topic, job.partition, job.offset, error.message)
         if self._on_lost is not None:
             try:
@@ -296,6 +298,11 @@ class AsyncWorker:
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
         self._arrived.set()
+        self._give_up(error if isinstance(error, TinymqError) else OutcomeUnknown(f"the worker has failed: {error}"))
+
+    def _give_up(self, error: TinymqError) -> None:
+        for work in self._works.values():
+            self._answers.give_up(work.held.values(), error)
 
     def _check(self) -> None:
         if self._closed:
@@ -336,6 +343,7 @@ class AsyncWorker:
         self._send()
         await self._background.close()
         await self._leaders.close()
+        self._give_up(OutcomeUnknown("the worker was closed before the ack had an answer"))
 
     async def __aenter__(self) -> Self:
         await self.open()

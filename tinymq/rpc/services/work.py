@@ -210,6 +210,7 @@ class WorkStream:
             generation=answer.era.generation,
             known=answer.known,
             lost=_to_wire(answer.lost),
+            settled=_to_wire(answer.settled),
             lease_ms=int(answer.lease_s * 1000),
             session_ms=int(answer.session_s * 1000),
             keyed=answer.keyed,

@@ -7,7 +7,7 @@ from typing import Any
 from tinymq.broker.groups import queue_leases
 from tinymq.broker.groups.key_order import KeyOrder
 from tinymq.broker.groups.lease_proposals import LeaseProposals
-from tinymq.broker.groups.lease_values import Verdict
+from tinymq.broker.groups.lease_values import Verdict, has_settled
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq_chaos.mutants.mutant import Patches, mutant
 
@@ -138,6 +138,14 @@ def any_ack_counts(p: Patches) -> None:
 
     real = QueueLeases.ack
     p.replace(QueueLeases.ack, ack)
+
+
+@mutant(
+    "queue leases: an attachment answers acks of its own era only",
+    test=f"{RULES}an_ack_is_answered_in_its_own_era_and_by_the_applied_state",
+)
+def acks_of_any_era_are_answered(p: Patches) -> None:
+    p.replace(has_settled, lambda applied, era, grant: applied.group.is_settled(grant.offset, applied.position))
 
 
 @mutant(

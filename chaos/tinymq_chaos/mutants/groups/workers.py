@@ -35,6 +35,14 @@ def settled_jobs_are_not_listed(p: Patches) -> None:
 
 
 @mutant(
+    "workers: a settled record answers an ack that was sent, and nothing else",
+    test=f"{RULES}nothing_else_is_answered_by_a_settled_record",
+)
+def settled_records_answer_everything(p: Patches) -> None:
+    p.replace(PartitionWork.is_answered, lambda self, job: True)
+
+
+@mutant(
     "workers: one job of a key is out at a time, and none after one that failed",
     test=f"{RULES}one_job_of_a_key_is_out_at_a_time_and_none_after_a_failure",
 )
