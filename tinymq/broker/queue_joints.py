@@ -9,6 +9,7 @@ from tinymq.broker.dead_letters.letter import DeadRecord
 from tinymq.broker.dead_letters.story import RecordMemory
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.work.group_leader import GroupLeader
+from tinymq.broker.work.last_failures import Cause
 from tinymq.broker.work.last_failures import DeadRecord as Dead
 from tinymq.broker.work.workers import Workers
 
@@ -31,13 +32,16 @@ def join(workers: Workers, dead_letters: DeadLetters, clock: Clock) -> None:
 
 
 def letter_of(dead: Dead) -> DeadRecord:
-    """A dead record as the dead letters have it. The reason is the last line of what its worker said."""
+    """A dead record as the dead letters have it. The reason is the last line of what its worker said, unless the last
+    delivery ended without a word."""
     known = dead.failure
     error = known.error.strip() if known is not None else ""
-    last = error.rsplit("\n", 1)[-1].strip()
+    reason = known.reason if known is not None else ""
+    cause = Cause.REJECT if dead.rejected else known.cause if known is not None else None
     return DeadRecord(
         offset=dead.offset,
-        reason=last or ("rejected" if dead.rejected else f"{dead.deliveries} deliveries failed"),
+        reason=reason or ("rejected" if dead.rejected else f"{dead.deliveries} deliveries failed"),
+        cause=cause.value if cause is not None else "",
         deliveries=dead.deliveries,
         traceback=error if "\n" in error else "",
         first_failure_us=known.first_us if known is not None else 0,
@@ -54,6 +58,6 @@ def memory_of(leader: GroupLeader, offset: int, now_s: float) -> RecordMemory:
         worker=worker,
         lease_left_ms=max(0, int((lease.until_s - now_s) * 1000)) if lease is not None else 0,
         started=lease is not None and lease.started,
-        reason=failed.error.strip().rsplit("\n", 1)[-1] if failed is not None else "",
+        reason=failed.reason if failed is not None else "",
         failed_by=failed.worker if failed is not None else "",
     )

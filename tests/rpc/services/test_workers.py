@@ -12,7 +12,8 @@ import pytest
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import WAIT_S, Raw, batch, entries, until
 from tests.fakes.raw_worker import LIMITS, Place, RawWorker, Workers
-from tinymq.broker.dead_letters.letter import DELIVERIES, OFFSET, REASON
+from tinymq.broker.dead_letters.letter import CAUSE, DELIVERIES, OFFSET, REASON
+from tinymq.broker.work.last_failures import WORDS, Cause
 from tinymq.format.batch import decode_batch, encode, pack_batch
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -191,8 +192,33 @@ def test_a_record_at_its_limit_or_rejected_becomes_a_dead_letter(cluster: Cluste
         assert [letter[OFFSET] for letter in letters] == [b"1", b"2"]
         assert [letter[REASON] for letter in letters] == [b"not a number", b"ValueError: again"]
         assert [letter[DELIVERIES] for letter in letters] == [b"1", b"2"]
+        assert [letter[CAUSE] for letter in letters] == [b"reject", b"nack"]
 
     on(cluster, "rejects", test)
+
+
+def test_a_dead_letter_says_that_its_worker_was_silent(cluster: Cluster) -> None:
+    """Record 0 outlives its lease, and record 1 its worker."""
+
+    async def test(b: Bench) -> None:
+        await b.make(records=2, retry_ms="none", lease_ms="1000", ask_ms="100", session_ms="3000")
+        one = await b.worker(b"a", credit=1)
+        await one.until(lambda: 0 in one.grants)
+        two = await b.worker(b"b", credit=1)
+        await two.until(lambda: 1 in two.grants)
+        one.settle("START", 0, answer=False)
+        two.settle("START", 1, answer=False)
+        await two.until(lambda: two.pongs or not two.send(ping=1))
+        two.detach(leave=True)
+        await one.until(lambda: 0 in one.asked)
+        await until_lag(b, 0)
+        letters = {letter[OFFSET]: (letter[CAUSE], letter[REASON], letter[DELIVERIES]) for letter in await b.letters()}
+        assert letters == {
+            b"0": (b"lease_expired", WORDS[Cause.LEASE_EXPIRED].encode(), b"1"),
+            b"1": (b"session_ended", WORDS[Cause.SESSION_ENDED].encode(), b"1"),
+        }
+
+    on(cluster, "silent", test)
 
 
 async def until_lag(b: Bench, lag: int) -> None:

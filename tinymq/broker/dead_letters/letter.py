@@ -20,6 +20,7 @@ GROUP = "tinymq-group"
 DELIVERIES = "tinymq-deliveries"
 FIRST_FAILURE = "tinymq-first-failure"  # append time in microseconds; missing: not known
 LAST_FAILURE = "tinymq-last-failure"
+CAUSE = "tinymq-cause"  # nack, reject, lease_expired or session_ended; missing: not known
 REASON = "tinymq-reason"
 TRACEBACK = "tinymq-traceback"
 LOST = "tinymq-lost"  # retention removed the record before it was copied: there are only headers
@@ -28,7 +29,7 @@ REDRIVE_GROUP = "tinymq-redrive-group"  # the group for which the record is sent
 REDRIVEN_FROM = "tinymq-redriven-from"
 
 OWN = frozenset(
-    [TOPIC, PARTITION, OFFSET, GROUP, DELIVERIES, FIRST_FAILURE, LAST_FAILURE, REASON, TRACEBACK, LOST, CUT]
+    [TOPIC, PARTITION, OFFSET, GROUP, DELIVERIES, FIRST_FAILURE, LAST_FAILURE, CAUSE, REASON, TRACEBACK, LOST, CUT]
 ) | {REDRIVE_GROUP, REDRIVEN_FROM}
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -44,6 +45,7 @@ class DeadRecord:
     offset: int
     reason: str
     deliveries: int = 0  # how many deliveries failed
+    cause: str = ""  # what ended the last delivery; "": not known
     traceback: str = ""
     first_failure_us: int = 0  # append times; 0: not known
     last_failure_us: int = 0
@@ -73,6 +75,8 @@ def letter_headers(record: DeadRecord, topic: str, partition: int, group: str) -
         headers.append((FIRST_FAILURE, b"%d" % record.first_failure_us))
     if record.last_failure_us:
         headers.append((LAST_FAILURE, b"%d" % record.last_failure_us))
+    if record.cause:
+        headers.append((CAUSE, record.cause.encode()))
     headers.append((REASON, cut_text(record.reason, REASON_BYTES_MAX)))
     if record.traceback:
         # The end of a traceback names the error.

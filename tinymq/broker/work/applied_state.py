@@ -18,5 +18,10 @@ class AppliedState:
         return self._partition.state.queue_groups.by_name[self._name]
 
     @property
+    def history(self) -> int:
+        """The term of the log's newest recovery."""
+        return self._partition.state.epoch_cache.newest_term
+
+    @property
     def position(self) -> int:
         return max(self._partition.state.cursors[self._name].position, self._partition.log_start)

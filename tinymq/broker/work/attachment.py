@@ -21,6 +21,7 @@ class Verb(Enum):
     REJECT = "reject"
     EXTEND = "extend"
     RELEASE = "release"
+    EXPIRE = "expire"  # its lease ran out, and the caller cannot be asked: a nack in its name
 
 
 class Refused(NamedTuple):

@@ -58,7 +58,7 @@ class GroupLeader:
         self._meter = meter
         self._on_dead = on_dead
         self._applied = AppliedState(partition, name)
-        self.leases = QueueLeases(self.term, self._applied, self._history, settings, clock.monotonic())
+        self.leases = QueueLeases(self.term, self._applied, self._applied.history, settings, clock.monotonic())
         self._keys = KeyReader(partition, records, self.pump)
         self._settlements: list[Settlement] = []  # their proposals go into the next entry
         self._proposals: list[Proposal] = []  # not appended yet; `_append` tries them again
@@ -69,10 +69,6 @@ class GroupLeader:
             partition, self.leases, records, clock, self.pump, lambda count: meter.expired(name, count)
         )
         partition.watch(self.pump)
-
-    @property
-    def _history(self) -> int:
-        return self.partition.state.epoch_cache.newest_term
 
     @property
     def is_idle(self) -> bool:
@@ -145,7 +141,7 @@ class GroupLeader:
                 if verb is Verb.ACK:
                     self.failures.forget(grant.offset)
                 else:
-                    self.failures.note(grant.offset, error, at.worker, self.partition.group.append_time_now_us())
+                    self.failures.note_verb(verb, grant, error, at.worker, self.partition.group.append_time_now_us())
             elif verdict is Verdict.LOST:
                 lost.append(grant)
             elif verdict is Verdict.LATER:
@@ -163,7 +159,7 @@ class GroupLeader:
         leases, session, connection = self.leases, at.session, at.connection
         if verb is Verb.ACK:
             return leases.ack(session, connection, grant, now_s)
-        if verb is Verb.NACK:
+        if verb is Verb.NACK or verb is Verb.EXPIRE:
             delay = self.settings.delay_ms(grant.delivery, self._rng.random()) if delay_ms is None else delay_ms
             return leases.nack(session, connection, grant, delay, now_s)
         if verb is Verb.REJECT:
@@ -248,7 +244,7 @@ class GroupLeader:
 
     def _follow_era(self) -> None:
         """Tell the workers that their grants are over, if a seek or a loss of records has begun a new era."""
-        era = Era(self._history, self._applied.group.generation)
+        era = Era(self._applied.history, self._applied.group.generation)
         if era == self.leases.era:
             return
         lost: dict[bytes, list[Grant]] = {}
@@ -277,13 +273,13 @@ class GroupLeader:
             if not most and at.lacks_bytes_only and not self._holds(at.session):
                 most = 1
             most = most if share is None else min(most, share)
-            granted = self._grant(at.session, most) if most else []
-            if granted:
+            if granted := self._grant(at.session, most) if most else []:
                 self.share.granted(len(granted))
                 self.attachments[at.session] = self.attachments.pop(at.session)  # to the end of the queue
                 self._meter.redelivered(self.name, sum([grant.delivery > 1 for grant in granted]))
                 self._deliveries.send(at, granted)
-                again = True
+                # There may be more for it if it got all that it was allowed, or a record that is granted alone.
+                again = again or (len(granted) == most and at.most(size) > 0) or granted[0].started
         if again and not self._again:  # go on in a later turn of the loop, so that it serves others in between
             self._again = True
             asyncio.get_running_loop().call_soon(self._pump_again)
@@ -338,6 +334,7 @@ class GroupLeader:
         proposals = self._proposals + self.leases.take_proposals()
         if not proposals:
             return
+        self.failures.note_charges(proposals, self.partition.group.append_time_now_us())
         settlements, self._settlements = self._settlements, []
         commands = [command_of(proposal, self.name, self.group_id) for proposal in proposals]
         self._proposals, self._under_way = [], True

@@ -1,21 +1,54 @@
-"""The errors that workers reported for failed records. Bounded, in the leader's memory only, and lost with it."""
+"""Why the deliveries of records failed. Bounded, in the leader's memory only, and lost with it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
+from tinymq.broker.groups.lease_values import Grant, Proposal
+from tinymq.broker.state.queue_group import REJECTED
+from tinymq.broker.work.attachment import Verb
+
 RECORDS_MAX = 1000  # per group and partition; above it, the record that failed least recently is forgotten
+
+
+class Cause(Enum):
+    """What ended a delivery that failed."""
+
+    NACK = "nack"
+    REJECT = "reject"
+    LEASE_EXPIRED = "lease_expired"
+    SESSION_ENDED = "session_ended"
+
+
+_CAUSES = {Verb.NACK: Cause.NACK, Verb.REJECT: Cause.REJECT, Verb.EXPIRE: Cause.LEASE_EXPIRED}
+WORDS = {
+    Cause.LEASE_EXPIRED: "the lease ran out: the worker neither settled the record nor extended its lease",
+    Cause.SESSION_ENDED: "the worker died, or left without settling the record",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class LastFailure:
     """The last failure of a record, and the time of its first failure under this leader."""
 
-    error: str  # what the worker reported, such as a traceback; "": it reported nothing, or died
-    worker: str
+    cause: Cause
+    delivery: int
+    error: str  # the last one that a worker reported, such as a traceback; "": none did
+    worker: str  # "": not known
     first_us: int  # append time of the first failure
     last_us: int  # append time of the last failure
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, in one line; "": the worker did not say."""
+        reported = self.error.strip().rsplit("\n", 1)[-1].strip()
+        words = WORDS.get(self.cause)
+        if words is None:
+            return reported
+        return f"{words}; an earlier delivery failed: {reported}" if reported else words
 
 
 class DeadRecord(NamedTuple):
@@ -33,15 +66,29 @@ class LastFailures:
     def __init__(self) -> None:
         self._by_offset: dict[int, LastFailure] = {}
 
-    def note(self, offset: int, error: str, worker: str, now_us: int) -> None:
-        """Note a failure."""
+    def note(self, offset: int, cause: Cause, delivery: int, error: str, worker: str, now_us: int) -> None:
+        """Note a failure. An error stays until a worker reports another one, or fails without any."""
         known = self._by_offset.pop(offset, None)
-        if known is not None:
-            self._by_offset[offset] = replace(known, error=error, worker=worker, last_us=now_us)
-        else:
-            self._by_offset[offset] = LastFailure(error, worker, now_us, now_us)
+        if known is not None and cause in WORDS:
+            error = known.error
+        first_us = known.first_us if known is not None else now_us
+        self._by_offset[offset] = LastFailure(cause, delivery, error, worker, first_us, now_us)
         if len(self._by_offset) > RECORDS_MAX:
             del self._by_offset[next(iter(self._by_offset))]
+
+    def note_verb(self, verb: Verb, grant: Grant, error: str, worker: str, now_us: int) -> None:
+        """Note a failure that a worker reported by NACK, REJECT or EXPIRE."""
+        self.note(grant.offset, _CAUSES[verb], grant.delivery, error, worker, now_us)
+
+    def note_charges(self, proposals: Iterable[Proposal], now_us: int) -> None:
+        """Note the charges that no worker asked for. Those of nacks and rejects are noted already."""
+        for proposal in proposals:
+            cause = Cause.SESSION_ENDED if proposal.ends else Cause.LEASE_EXPIRED
+            worker = proposal.ends.hex()[:8]
+            for offset, delivery, _ in proposal.charges:
+                known, number = self._by_offset.get(offset), delivery & ~REJECTED
+                if known is None or known.delivery != number:
+                    self.note(offset, cause, number, "", worker, now_us)
 
     def get(self, offset: int) -> LastFailure | None:
         return self._by_offset.get(offset)

@@ -164,7 +164,7 @@ class UnaryWorker:
     def asked(self, attachment: int, grants: Sequence[Grant]) -> None:
         """End the leases, because the caller has no stream on which it could be asked."""
         for grant in grants:
-            self.leader.settle(self._at, 0, Verb.NACK, [grant], 0, "the lease ran out")
+            self.leader.settle(self._at, 0, Verb.EXPIRE, [grant], 0, "")
 
     def revoked(self, attachment: int, grants: Sequence[Grant], error: TinymqError) -> None:
         """Do nothing: a caller learns of the lost lease when it settles the record."""

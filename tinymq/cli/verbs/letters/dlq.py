@@ -63,8 +63,10 @@ def list_(
     if output == "json":
         print_json({"topic": name, "letters": [document(letter) for letter in letters]})
         return
-    rows = [(at.partition, at.offset, at.origin, at.group, at.deliveries, at.state, at.reason) for at in letters]
-    print_table(["partition", "offset", "source", "group", "deliveries", "state", "reason"], rows)
+    rows = [
+        (at.partition, at.offset, at.origin, at.group, at.deliveries, at.cause, at.state, at.reason) for at in letters
+    ]
+    print_table(["partition", "offset", "source", "group", "deliveries", "cause", "state", "reason"], rows)
 
 
 @app.command

@@ -25,6 +25,7 @@ class Letter:
     origin: str  # TOPIC/PARTITION offset N; "": the record is no dead letter
     group: str
     deliveries: str
+    cause: str  # what ended the last delivery: nack, reject, lease_expired, session_ended; "": not known
     reason: str
     traceback: str
     first_failure: str
@@ -56,6 +57,7 @@ def read_letter(message: Message, settled: bool) -> Letter:
         origin=place if "source-topic" in own else "",
         group=text("group"),
         deliveries=text("deliveries"),
+        cause=text("cause"),
         reason=text("reason"),
         traceback=text("traceback"),
         first_failure=_time(text("first-failure")),
@@ -80,7 +82,8 @@ def details(letter: Letter) -> Iterator[str]:
     yield f"{visible(letter.topic)}/{letter.partition} offset {letter.offset}: {letter.state}"
     yield f"source: {visible(letter.origin) or 'unknown: this is no dead letter'}"
     for name, value in (
-        ("group", letter.group), ("failed deliveries", letter.deliveries), ("first failure", letter.first_failure),
+        ("group", letter.group), ("failed deliveries", letter.deliveries), ("cause", letter.cause),
+        ("first failure", letter.first_failure),
         ("last failure", letter.last_failure), ("left out", letter.cut),
     ):  # fmt: skip
         if value:
