@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from tinymq.base.errors import TinymqError
 from tinymq.base.types import GroupId
 from tinymq.broker.partition.admission import is_heavy
 from tinymq.broker.partition.partition import Partition
@@ -18,6 +19,9 @@ from tinymq.format.entry import Entry, Kind, crc32c, iter_entries
 READ_BYTES = 1 << 20  # bytes of one read; a larger batch is read whole
 CACHE_BYTES_MAX = 64 << 20  # bytes of unpacked batches, per broker
 CACHED_MAX = 256  # unpacked batches, per broker
+
+
+CacheKey = tuple[GroupId, int, int]  # of a batch: its partition, the history of the log, and its first offset
 
 
 class GrantedBatch(NamedTuple):
@@ -48,11 +52,11 @@ class GrantedRecords:
     def __init__(self, unpack: BlockingRunner, limits: BatchLimits) -> None:
         self._unpack = unpack
         self._limits = limits
-        self._cache: OrderedDict[tuple[GroupId, int, int], Unpacked] = OrderedDict()  # the most recently used last
+        self._cache: OrderedDict[CacheKey, Unpacked] = OrderedDict()  # the most recently used last
         self._cached_bytes = 0
 
     def read_now(self, partition: Partition, offsets: Sequence[int]) -> list[GrantedBatch] | None:
-        """The batches of these records, in order. None, if one is not in memory or not wholly wanted: call `read`."""
+        """The batches of these records, in order. None: one is not in memory, or takes long to unpack; call `read`."""
         frames = partition.group.log.reader.tail_from_offset(offsets[0], offsets[-1] + 1, READ_BYTES)
         if not frames:
             return None
@@ -61,9 +65,13 @@ class GrantedRecords:
             wanted, at = _within(entry, offsets, at)
             if not wanted:
                 continue
-            if _is_slice(entry, len(wanted)):
+            if not _is_slice(entry, len(wanted)):
+                found.append(_whole(entry))
+                continue
+            kept = self._keep_light(partition, entry)
+            if kept is None:
                 return None
-            found.append(_whole(entry))
+            found += [_cut(kept, first, last) for first, last in _runs(wanted)]
         return found if at == len(offsets) else None
 
     async def read(self, partition: Partition, offsets: Sequence[int]) -> list[GrantedBatch]:
@@ -117,15 +125,31 @@ class GrantedRecords:
                 return kept
         return None
 
+    def _keep_light(self, partition: Partition, entry: Entry) -> Unpacked | None:
+        """The unpacked batch, from the cache or unpacked now. None, if that takes long or fails."""
+        key = _key_of(partition, entry)
+        kept = self._cache.get(key)
+        if kept is not None:
+            self._cache.move_to_end(key)
+            return kept
+        payload = entry.batch
+        try:
+            if is_heavy(read_declared(payload, self._limits), len(payload)):
+                return None
+            return self._put(key, entry, decode_batch(payload, self._limits))
+        except TinymqError:
+            return None  # `read` fails, too, and its caller reports it
+
     async def _keep(self, partition: Partition, entry: Entry) -> Unpacked:
         payload = entry.batch
         if is_heavy(read_declared(payload, self._limits), len(payload)):
             records = await self._unpack.run(lambda: decode_batch(payload, self._limits))
         else:
             records = decode_batch(payload, self._limits)
-        header = entry.header
-        kept = Unpacked(header.base_offset, header.append_time_us, records)
-        key = (partition.group.id, partition.state.epoch_cache.newest_term, header.base_offset)
+        return self._put(_key_of(partition, entry), entry, records)
+
+    def _put(self, key: CacheKey, entry: Entry, records: pa.RecordBatch) -> Unpacked:
+        kept = Unpacked(entry.header.base_offset, entry.header.append_time_us, records)
         if key not in self._cache:
             self._cache[key] = kept
             self._cached_bytes += records.nbytes
@@ -133,6 +157,10 @@ class GrantedRecords:
             _, dropped = self._cache.popitem(last=False)
             self._cached_bytes -= dropped.records.nbytes
         return kept
+
+
+def _key_of(partition: Partition, entry: Entry) -> CacheKey:
+    return partition.group.id, partition.state.epoch_cache.newest_term, entry.header.base_offset
 
 
 def _within(entry: Entry, offsets: Sequence[int], at: int) -> tuple[Sequence[int], int]:
