@@ -12,9 +12,8 @@ FAILOVER = START._replace(failovers=1, cuts=0, seeks=0)
 SEEK = START._replace(failovers=0, cuts=1, seeks=1)
 
 
-@pytest.mark.parametrize("start", [FAILOVER, SEEK])
-def test_no_worker_takes_anything_else_for_an_answer(start: State) -> None:
-    states, steps = explore(RULES, start)
+def test_no_worker_takes_anything_else_for_an_answer() -> None:
+    states, steps = explore(RULES, SEEK)
     assert steps == []
     assert states > 20_000
 
@@ -23,6 +22,7 @@ def test_no_worker_takes_anything_else_for_an_answer(start: State) -> None:
 @pytest.mark.parametrize(
     "start",
     [
+        FAILOVER,
         FAILOVER._replace(cuts=1),
         FAILOVER._replace(seeks=1),
         FAILOVER._replace(cuts=1, seeks=1),
@@ -31,7 +31,7 @@ def test_no_worker_takes_anything_else_for_an_answer(start: State) -> None:
 def test_nor_in_larger_worlds(start: State) -> None:
     states, steps = explore(RULES, start, states_max=5_000_000)
     assert steps == []
-    assert states > 100_000
+    assert states > 20_000
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_nor_in_larger_worlds(start: State) -> None:
     [
         (Rule.APPLIED, SEEK, "was never settled"),
         (Rule.SAME_ERA, SEEK, "was never settled"),
-        (Rule.ACKS, FAILOVER, "its nack does not count"),
+        pytest.param(Rule.ACKS, FAILOVER, "its nack does not count", marks=pytest.mark.long),
         (Rule.THAT_LEASE, FAILOVER, "handles it still"),
     ],
 )
