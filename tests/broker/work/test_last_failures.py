@@ -46,6 +46,10 @@ def test_each_way_to_fail_has_its_cause_and_reason() -> None:
     assert (failure.first_us, failure.last_us) == (10, 40)
     failures.forget(0)
     assert failures.get(0) is None
+    failures.note_verb(Verb.NACK, grant(1), "before the seek", "w", 50)
+    failures.clear()
+    failures.note_charges(charged(1), 60)
+    assert told(failures)[0] is Cause.LEASE_EXPIRED, "the first delivery of a new era is another one"
 
 
 def test_a_caller_that_cannot_be_asked_has_let_its_lease_run_out() -> None:

@@ -247,6 +247,7 @@ class GroupLeader:
         era = Era(self._applied.history, self._applied.group.generation)
         if era == self.leases.era:
             return
+        self.failures.clear()
         lost: dict[bytes, list[Grant]] = {}
         for session, grant in self.leases.begin_era(era.history):
             lost.setdefault(session, []).append(grant)

@@ -93,6 +93,10 @@ class LastFailures:
     def get(self, offset: int) -> LastFailure | None:
         return self._by_offset.get(offset)
 
+    def clear(self) -> None:
+        """Forget all records: a new era counts their deliveries from 1 again."""
+        self._by_offset.clear()
+
     def forget(self, offset: int) -> None:
         """Forget a record that is settled."""
         self._by_offset.pop(offset, None)
