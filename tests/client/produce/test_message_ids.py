@@ -8,6 +8,7 @@ import pytest
 
 from tinymq import Client
 from tinymq.base.errors import InvalidRequest, QuotaExceeded
+from tinymq.client.common.values import as_datetime
 from tinymq.testing.cluster import Cluster
 
 
@@ -29,6 +30,25 @@ def test_a_record_that_is_sent_again_is_stored_once(mq: Client) -> None:
     assert [(p.partition, p.offset) for p in again[:20]] == [(p.partition, p.offset) for p in first[:20]]
     assert [p.duplicate for p in first + again] == [False] * 21 + [True] * 20 + [False]
     assert sum(at.high_watermark for at in mq.admin.offsets("orders").values()) == 22
+
+
+def test_the_id_of_a_delayed_record_is_used_from_its_send_on(mq: Client) -> None:
+    mq.admin.create_topic("reminders", partitions=3, settings={"dedupe_window": "on"})
+    with mq.producer() as producer:
+        first = producer.send("reminders", b"1", message_id="a", delay=60).result(10.0)
+        for _ in range(2):  # while it waits, and after it was canceled
+            again = producer.send("reminders", b"2", message_id="a", delay=60).result(10.0)
+            assert (again.partition, again.schedule_id, again.duplicate) == (first.partition, first.schedule_id, True)
+            now = producer.send("reminders", b"3", message_id="a").result(10.0)
+            assert (now.partition, now.offset, now.duplicate) == (first.partition, -1, True)
+            mq.cancel("reminders", first.partition, first.schedule_id)
+        assert list(mq.admin.scheduled("reminders")) == []
+
+        plain = producer.send("reminders", b"4", message_id="b").result(10.0)
+        late = producer.send("reminders", b"5", message_id="b", delay=60).result(10.0)
+        assert (late.partition, late.schedule_id, late.duplicate) == (plain.partition, 0, True)
+        assert late.deliver_at == as_datetime(plain.append_time_us), "it was delivered at once"
+    assert sum(at.high_watermark for at in mq.admin.offsets("reminders").values()) == 1
 
 
 def test_a_topic_that_remembers_no_ids_refuses_them(mq: Client) -> None:

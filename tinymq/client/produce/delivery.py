@@ -32,9 +32,9 @@ class Scheduled:
 
     topic: str
     partition: int
-    schedule_id: int  # of this record alone in its partition, for good
+    schedule_id: int  # of this record alone in its partition, for good; 0: a duplicate of one that was not delayed
     deliver_at: datetime  # in UTC; not before this, by the clock of the partition's leader
-    duplicate: bool = False  # an earlier attempt of the same send had already stored it
+    duplicate: bool = False  # an earlier attempt of the same send, or a record with its message id, is stored already
 
 
 class _RecordDelivery(Generic[Result]):
