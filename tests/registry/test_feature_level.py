@@ -16,6 +16,7 @@ from tinymq.base.config import Timing
 from tinymq.base.errors import CorruptData, InvalidRequest, NotLeader, UnsupportedVersion, VersionConflict
 from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import Kind
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.raft_group.state_machine import RegistryMachine
@@ -130,8 +131,8 @@ def test_only_the_leader_raises_the_level_and_nothing_above_it_is_proposed() -> 
             await b.leader.put_record("k", "n", b"v", 0)
         with pytest.raises(NotLeader):
             await b.other.raise_feature_level(2, 0)
-        with pytest.raises(InvalidRequest, match="feature level 3"):
-            await b.leader.raise_feature_level(3, 0)
+        with pytest.raises(InvalidRequest, match=f"feature level {KNOWN_LEVEL + 1}"):
+            await b.leader.raise_feature_level(KNOWN_LEVEL + 1, 0)
         assert len(b.group.log.entries) == length
         await b.leader.raise_feature_level(2, b.leader.version)
         assert b.leader.feature_level == 2
@@ -179,7 +180,8 @@ def test_the_format_of_a_zookeeper_tree_keeps_older_builds_out() -> None:
     assert [(each.broker_id, each.feature_level) for each in version.announced] == [(1, 2)]
     with pytest.raises(CorruptData):
         tree.unpack_version(b'{"format": 3, "version": "1"}')
-    with pytest.raises(UnsupportedVersion, match="knows feature level 2, and the registry in ZooKeeper is at 9"):
+    known = f"knows feature level {KNOWN_LEVEL}, and the registry in ZooKeeper is at 9"
+    with pytest.raises(UnsupportedVersion, match=known):
         tree.unpack_version(b'{"format": 2, "version": "1", "feature_level": 9}')
 
 
