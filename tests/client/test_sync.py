@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def test_deliveries_and_errors(mq: Client, brokers: GrpcBrokers) -> None:
         mq.send("nope", b"")
     (meta,) = mq.producer().send_batch("t", pa.table({"value": [b"a", b"b"]}), partition=1).result(5)
     assert (meta.partition, meta.record_count) == (1, 2)
+
+
+def test_an_error_shows_nothing_of_the_producers_own_look_ups(mq: Client) -> None:
+    producer = mq.producer()
+    producer.send("t", b"to a topic that is open").result(5)
+    with pytest.raises(UnknownTopic) as raised:
+        producer.send("unknown", b"v")
+    assert "KeyError" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_many_threads_share_a_client(mq: Client, brokers: GrpcBrokers) -> None:

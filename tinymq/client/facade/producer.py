@@ -112,36 +112,36 @@ class Producer(ProducerCalls):
             # take longer than all the rest. What does not simply join an open batch is left to them, and so are errors.
             try:
                 buffer = topics[topic]
-            except (KeyError, TypeError):  # not open yet, or not the name of a topic
-                return self._append_or_wait(topic, value, key, headers, timestamp)
-            size = RECORD_OVERHEAD_BYTES + len(value)
-            if key is None:
-                queue = buffer.sticky
+            except (KeyError, TypeError):
+                pass  # not open yet, or not the name of a topic
             else:
-                size += len(key)
-                queue = buffer.queues[crc32(key) % len(buffer.queues)]
-            cells, pool = (value, key, self._wall_ns() // 1000), self._pool
-            # One step beside other threads and interrupts, up to the end of the inner block.
-            if (batch := queue.open) is not None and (row := batch.count):
-                filled = batch.bytes + size
-                if (
-                    filled <= buffer.bytes_max
-                    and row < buffer.records_max
-                    and size <= self._record_bytes_max
-                    and pool.taken_bytes < pool.bytes_max
-                ):
-                    if key is not None:
-                        batch.bound = True
-                    batch.cells += cells
-                    batch.count, batch.bytes = row + 1, filled
-                    pool.taken_bytes += size
-                    delivery = Delivery()
-                    delivery._batch, delivery._row = batch, row
-                    return delivery
+                size = RECORD_OVERHEAD_BYTES + len(value)
+                if key is None:
+                    queue = buffer.sticky
+                else:
+                    size += len(key)
+                    queue = buffer.queues[crc32(key) % len(buffer.queues)]
+                cells, pool = (value, key, self._wall_ns() // 1000), self._pool
+                # One step beside other threads and interrupts, up to the end of the inner block.
+                if (batch := queue.open) is not None and (row := batch.count):
+                    filled = batch.bytes + size
+                    if (
+                        filled <= buffer.bytes_max
+                        and row < buffer.records_max
+                        and size <= self._record_bytes_max
+                        and pool.taken_bytes < pool.bytes_max
+                    ):
+                        if key is not None:
+                            batch.bound = True
+                        batch.cells += cells
+                        batch.count, batch.bytes = row + 1, filled
+                        pool.taken_bytes += size
+                        delivery = Delivery()
+                        delivery._batch, delivery._row = batch, row
+                        return delivery
         return self._append_or_wait(
-            topic, value, key, headers, timestamp, partition=partition, message_id=message_id, delay=delay,
-            deliver_at=deliver_at,
-        )  # fmt: skip
+            topic, value, key, headers, timestamp, partition, message_id=message_id, delay=delay, deliver_at=deliver_at
+        )
 
     def _append_or_wait(
         self, topic: str, value: bytes | None, key: bytes | None, headers: HeadersLike | None,
