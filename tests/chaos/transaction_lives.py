@@ -12,7 +12,7 @@ nothing is staged, and nothing is unfinished.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -23,7 +23,8 @@ from tests.chaos.raft_model import COORDINATOR
 from tests.chaos.transaction_partition import PartitionModel
 from tinymq.base.errors import Fenced, OutcomeUnknown, TinymqError, TransactionAborted, Unavailable
 from tinymq.base.topic_config import TopicConfig
-from tinymq.base.types import PartitionId
+from tinymq.base.types import GroupId, PartitionId
+from tinymq.broker.coordinator.transaction_calls import TransactionCalls
 from tinymq.broker.coordinator.transaction_coordinator import Owner, TransactionCoordinator
 from tinymq.broker.state.staged import StagedBatch, TransactionId
 from tinymq.broker.transactions.rules import Standing
@@ -91,10 +92,13 @@ class TransactionWorld(CoordinatorWorld):
         self.told: list[tuple[TransactionId, Phase]] = []
         self.over = False
         self.commits = 0
+        self.peers = {raft.number: BrokerPeers(self) for raft in self.rafts}
+        self.calls = {number: TransactionCalls(peers, self.partitions.get) for number, peers in self.peers.items()}
         for raft in self.rafts:
             registry: Any = self.registry
-            own = {(COORDINATOR.topic_id, 0): raft.machine}
-            coordinator = TransactionCoordinator(registry, lambda own=own: own, registry, Leaders(self), self.clock)  # type: ignore[misc]
+            own, calls = {(COORDINATOR.topic_id, 0): raft.machine}, self.calls[raft.number]
+            coordinator = TransactionCoordinator(registry, lambda own=own: own, registry, calls, self.clock)  # type: ignore[misc]
+            calls.attach(coordinator)
             raft.machine.on_role, raft.machine.on_decided = coordinator.on_role, self._decided(coordinator)
             self.coordinators[raft.number] = coordinator
 
@@ -112,13 +116,12 @@ class TransactionWorld(CoordinatorWorld):
     # ---- calls
 
     async def ask_coordinator(self, transaction: TransactionId, place: PartitionId) -> Standing | None:
-        """A partition's question to a broker that it believes to lead. None: it got no answer."""
-        broker = self.believed_leader()
+        """A partition's question to the broker that it believes to lead. None: it got no answer."""
+        calls = self.calls[1 + place.partition % BROKERS]
         try:
-            answers = await self.call(lambda: self.coordinators[broker].standing(0, [(transaction, place)]), CALL_S)
+            (standing,) = await calls.standings(COORDINATOR, [(transaction, place)])
         except TinymqError:
             return None
-        standing: Standing = answers[0]
         return standing
 
     async def at_coordinator(self, method: str, *arguments: Any) -> Any:
@@ -249,28 +252,25 @@ class TransactionWorld(CoordinatorWorld):
             await coordinator.stop()
 
 
-class Leaders:
-    """The leaders of partitions, as a coordinator reaches them."""
+class BrokerPeers:
+    """The other brokers, as one broker reaches them (tinymq.broker.groups.groups.Peers)."""
 
     def __init__(self, world: TransactionWorld) -> None:
         self._world = world
+        self.answer: Callable[[bytes], Awaitable[bytes]]
 
-    async def held(self, transaction: TransactionId, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:
-        world = self._world
-        calls = [world.call(lambda at=place: world.partitions[at].held(transaction), CALL_S) for place in places]  # type: ignore[misc]
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        return {place: held for place, held in zip(places, answers, strict=True) if isinstance(held, int)}
+    def leader_of(self, group_id: GroupId) -> tuple[int, int] | None:
+        if group_id == COORDINATOR:
+            return self._world.believed_leader(), 1
+        return 1 + group_id.partition % BROKERS, 1
 
-    async def end(
-        self, transaction: TransactionId, places: Collection[PartitionId], *, publish: bool
-    ) -> Collection[PartitionId]:
-        world = self._world
-        calls = [
-            world.call(lambda at=place: world.partitions[at].end(transaction, publish), CALL_S)  # type: ignore[misc]
-            for place in places
-        ]
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        return [place for place, failed in zip(places, answers, strict=True) if failed is None]
+    def serve(self, method: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        self.answer = answer
+
+    async def request(self, broker_id: int, method: str, body: bytes, timeout_s: float) -> bytes:
+        peers = self._world.peers[broker_id]
+        reply: bytes = await self._world.call(lambda: peers.answer(body), min(timeout_s, CALL_S))
+        return reply
 
 
 def live(life: TransactionLife) -> TransactionWorld:

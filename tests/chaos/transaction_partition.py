@@ -78,7 +78,7 @@ class PartitionModel:
     async def held(self, transaction: TransactionId) -> int:
         return self.staging.held(transaction)
 
-    async def end(self, transaction: TransactionId, publish: bool) -> None:
+    async def end(self, transaction: TransactionId, *, publish: bool) -> None:
         """Return once the end is applied. Raises OutcomeUnknown."""
         term = self.term
         while (step := self.staging.judge_end(transaction)) is not EndStep.CONFIRM:
@@ -112,7 +112,7 @@ class PartitionModel:
                 standing = await self.world.ask_coordinator(transaction, self.place)
                 if standing in (Standing.PUBLISH, Standing.DISCARD):
                     with suppress(TinymqError):  # another leader asks
-                        await self.end(transaction, standing is Standing.PUBLISH)
+                        await self.end(transaction, publish=standing is Standing.PUBLISH)
 
     # ---- the log
 

@@ -514,3 +514,240 @@ class TransactionState(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TransactionState: _TypeAlias = TransactionState  # noqa: Y015
+
+@_typing.final
+class TransactionRequest(_message.Message):
+    """---- between brokers: Request.method "transactions" -----------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELD_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def held(self) -> Global___HeldRequest: ...
+    @_builtins.property
+    def end(self) -> Global___EndRequest: ...
+    @_builtins.property
+    def standing(self) -> Global___StandingRequest: ...
+    def __init__(
+        self,
+        *,
+        held: Global___HeldRequest | None = ...,
+        end: Global___EndRequest | None = ...,
+        standing: Global___StandingRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "held", b"held", "request", b"request", "standing", b"standing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "held", b"held", "request", b"request", "standing", b"standing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["held", "end", "standing"]  # noqa: Y015
+    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+Global___TransactionRequest: _TypeAlias = TransactionRequest  # noqa: Y015
+
+@_typing.final
+class HeldRequest(_message.Message):
+    """The coordinator asks the leaders of partitions before it decides: how many staged entries have you applied?"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
+        """up to 1,000 partitions, by topic id"""
+
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        topics: _abc.Iterable[Global___TopicPartitions] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldRequest: _TypeAlias = HeldRequest  # noqa: Y015
+
+@_typing.final
+class EndRequest(_message.Message):
+    """The coordinator tells them of its decision, again and again until they confirm it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    PUBLISH_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    publish: _builtins.bool
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
+        """as above"""
+
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        publish: _builtins.bool = ...,
+        topics: _abc.Iterable[Global___TopicPartitions] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["publish", b"publish", "topics", b"topics", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndRequest: _TypeAlias = EndRequest  # noqa: Y015
+
+@_typing.final
+class PartitionReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionAnswer]:
+        """in the order of the request"""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___PartitionAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionReply: _TypeAlias = PartitionReply  # noqa: Y015
+
+@_typing.final
+class PartitionAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    error_code: _builtins.str
+    """"": it is answered, or the end is applied"""
+    held: _builtins.int
+    def __init__(
+        self,
+        *,
+        error_code: _builtins.str = ...,
+        held: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "held", b"held"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionAnswer: _TypeAlias = PartitionAnswer  # noqa: Y015
+
+@_typing.final
+class StandingRequest(_message.Message):
+    """A leader of partitions asks the coordinator: what became of these transactions?"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    QUESTIONS_FIELD_NUMBER: _builtins.int
+    coordinator: _builtins.int
+    """number of the partition of __coordinator"""
+    @_builtins.property
+    def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StandingQuestion]:
+        """up to 1,000"""
+
+    def __init__(
+        self,
+        *,
+        coordinator: _builtins.int = ...,
+        questions: _abc.Iterable[Global___StandingQuestion] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "questions", b"questions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StandingRequest: _TypeAlias = StandingRequest  # noqa: Y015
+
+@_typing.final
+class StandingQuestion(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic_id", b"topic_id", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StandingQuestion: _TypeAlias = StandingQuestion  # noqa: Y015
+
+@_typing.final
+class StandingReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Standing:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[StandingReply._Standing.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        UNRESOLVED: StandingReply._Standing.ValueType  # 0
+        """the decision may be lost: keep what is staged"""
+        OPEN: StandingReply._Standing.ValueType  # 1
+        """open, with the partition in it"""
+        PUBLISH: StandingReply._Standing.ValueType  # 2
+        DISCARD: StandingReply._Standing.ValueType  # 3
+        LATER: StandingReply._Standing.ValueType  # 4
+        """committed, and an earlier transaction of the producer comes first"""
+
+    class Standing(_Standing, metaclass=_StandingEnumTypeWrapper): ...
+    UNRESOLVED: StandingReply.Standing.ValueType  # 0
+    """the decision may be lost: keep what is staged"""
+    OPEN: StandingReply.Standing.ValueType  # 1
+    """open, with the partition in it"""
+    PUBLISH: StandingReply.Standing.ValueType  # 2
+    DISCARD: StandingReply.Standing.ValueType  # 3
+    LATER: StandingReply.Standing.ValueType  # 4
+    """committed, and an earlier transaction of the producer comes first"""
+
+    STANDINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def standings(self) -> _containers.RepeatedScalarFieldContainer[Global___StandingReply.Standing.ValueType]:
+        """in the order of the request"""
+
+    def __init__(
+        self,
+        *,
+        standings: _abc.Iterable[Global___StandingReply.Standing.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["standings", b"standings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StandingReply: _TypeAlias = StandingReply  # noqa: Y015
