@@ -115,13 +115,10 @@ class TransactionWorld(CoordinatorWorld):
 
     # ---- calls
 
-    async def ask_coordinator(self, transaction: TransactionId, place: PartitionId) -> Standing | None:
-        """A partition's question to the broker that it believes to lead. None: it got no answer."""
+    async def ask_coordinator(self, transaction: TransactionId, place: PartitionId) -> Standing:
+        """A partition's question to the broker that it believes to lead. Raises TinymqError without an answer."""
         calls = self.calls[1 + place.partition % BROKERS]
-        try:
-            (standing,) = await calls.standings(COORDINATOR, [(transaction, place)])
-        except TinymqError:
-            return None
+        (standing,) = await calls.standings(COORDINATOR, [(transaction, place)])
         return standing
 
     async def at_coordinator(self, method: str, *arguments: Any) -> Any:
@@ -228,7 +225,9 @@ class TransactionWorld(CoordinatorWorld):
         for coordinator in self.coordinators.values():
             coordinator.start()
         self.elect(1)
-        tasks = [asyncio.ensure_future(each.ask_about_undecided()) for each in self.partitions.values()]
+        for partition in self.partitions.values():
+            partition.elect()
+        tasks = []
         for number in range(life.ids):
             twins = 1 + (life.twins and number == 0)
             tasks += [asyncio.ensure_future(self.own(f"id-{number}", writer)) for writer in range(twins)]
@@ -248,6 +247,8 @@ class TransactionWorld(CoordinatorWorld):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for partition in self.partitions.values():
+            partition.stop()
         for coordinator in self.coordinators.values():
             await coordinator.stop()
 

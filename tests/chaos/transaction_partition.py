@@ -1,21 +1,16 @@
-"""A partition of the random lives of transactions: a log, and a leader with the decisions that ship (Staging)."""
+"""A partition of the random lives of transactions: a log, and the leader's part that ships."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from tinymq.base.errors import NotLeader, OutcomeUnknown, OutOfOrderSequence, TinymqError, TransactionAborted
+from tinymq.base.errors import NotLeader, OutcomeUnknown
 from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import StagedBatch, StagedEntry, StagedTransactions, TransactionId
-from tinymq.broker.transactions.rules import Standing
-from tinymq.broker.transactions.staging import EndStep, Question, Staging, Step
+from tinymq.broker.transactions.led_transactions import LedTransactions
 
 if TYPE_CHECKING:
     from tests.chaos.transaction_lives import TransactionWorld
-
-ASK_EVERY_S = 3.0  # a leader asks the coordinator about staged batches that have no end
 
 
 class Item(NamedTuple):
@@ -27,105 +22,58 @@ class Item(NamedTuple):
 
 
 class PartitionModel:
-    """The committed log, its readers, and the present leader's tail and decisions."""
+    """The committed log, its readers, and the present leader's tail."""
 
     def __init__(self, world: TransactionWorld, place: PartitionId) -> None:
         self.world, self.place = world, place
         self.log: list[Item] = []
+        self.tail: list[Item] = []
         self.staged = StagedTransactions()
         self.visible: list[StagedBatch] = []
         self.term = 0
-        self.elect()
+        self.led: LedTransactions | None = None
 
     def elect(self) -> None:
         """Let another broker lead. It keeps some of the entries that were not committed yet."""
-        tail = list(self.tail) if self.term else []
-        kept = self.world.rng.randint(0, len(tail))
+        self.stop()
+        kept = self.world.rng.randint(0, len(self.tail))
         self.term += 1
-        self.tail: list[Item] = []
-        for item in tail[:kept]:
+        tail, self.tail = self.tail[:kept], []
+        for item in tail:
             self._apply(item)
-        self.staging = Staging(self.staged)
-        self.answers: dict[TransactionId, asyncio.Future[tuple[Question, bool] | None]] = {}
+        world, place = self.world, self.place
+        log = TermLog(self, self.term)
+        self.led = LedTransactions(
+            str(place.partition), self.staged, log, lambda transaction: world.ask_coordinator(transaction, place),
+            world.clock,
+        )  # fmt: skip
+        self.led.start()
+
+    def stop(self) -> None:
+        if self.led is not None:
+            self.led.close(NotLeader("another leader took over"))
 
     # ---- what clients and the coordinator ask
 
     async def stage(self, batch: StagedBatch) -> None:
-        """Return once the batch is committed. Raises TransactionAborted, OutOfOrderSequence, OutcomeUnknown."""
-        term, answer, is_open = self.term, None, False
-        while True:
-            step = self.staging.judge(batch, answer, is_open=is_open)
-            if step is Step.ASK:
-                self._ask(batch.transaction)
-            if step not in (Step.ASK, Step.WAIT):
-                break
-            answered = await asyncio.shield(self.answers[batch.transaction])
-            self._check_term(term)
-            if answered is None:
-                raise NotLeader("the coordinator did not answer")
-            answer, is_open = answered
-        if step is Step.GAP:
-            raise OutOfOrderSequence("a batch is missing")
-        if step is Step.ENDED:
-            raise TransactionAborted("it has ended")
-        if step is Step.APPEND:
-            self.staging.appended(self._append(Item(batch.transaction, batch)), batch)
-        index = self.staging.index_of(batch)
-        while index is not None and index > len(self.log):
-            await self.world.clock.sleep(0.002)
-            self._check_term(term)
+        assert self.led is not None
+        await self.led.stage(batch, b"")
 
     async def held(self, transaction: TransactionId) -> int:
-        return self.staging.held(transaction)
+        assert self.led is not None
+        return await self.led.held(transaction)
 
     async def end(self, transaction: TransactionId, *, publish: bool) -> None:
-        """Return once the end is applied. Raises OutcomeUnknown."""
-        term = self.term
-        while (step := self.staging.judge_end(transaction)) is not EndStep.CONFIRM:
-            if step is EndStep.APPEND:
-                self.staging.end_appended(self._append(Item(transaction, None, publish)), transaction)
-            await self.world.clock.sleep(0.002)
-            self._check_term(term)
-
-    # ---- what it asks
-
-    def _ask(self, transaction: TransactionId) -> None:
-        question, term = self.staging.ask(transaction), self.term
-        answer: asyncio.Future[tuple[Question, bool] | None] = asyncio.get_running_loop().create_future()
-        self.answers[transaction] = answer
-
-        async def ask() -> None:
-            standing = await self.world.ask_coordinator(transaction, self.place)
-            answer.set_result(None if standing is None else (question, standing is Standing.OPEN))
-            await asyncio.sleep(0)  # the batches that waited are judged
-            await asyncio.sleep(0)
-            if self.term == term:
-                self.staging.answered(question)
-
-        self.world.serve(ask())
-
-    async def ask_about_undecided(self) -> None:
-        """End what the coordinator has decided, and did not tell."""
-        while not self.world.over:
-            await self.world.clock.sleep(ASK_EVERY_S)
-            for transaction in self.staging.undecided():
-                standing = await self.world.ask_coordinator(transaction, self.place)
-                if standing in (Standing.PUBLISH, Standing.DISCARD):
-                    with suppress(TinymqError):  # another leader asks
-                        await self.end(transaction, publish=standing is Standing.PUBLISH)
+        assert self.led is not None
+        await self.led.end(transaction, publish=publish)
 
     # ---- the log
 
-    def _append(self, item: Item) -> int:
-        self.tail.append(item)
-        index, term = len(self.log) + len(self.tail), self.term
-        self.world.later(self.world.delay(), lambda: self._commit(index, term))
-        return index
-
-    def _commit(self, index: int, term: int) -> None:
+    def commit(self, index: int, term: int) -> None:
         while term == self.term and len(self.log) < index:
             self._apply(self.tail.pop(0))
-            self.staging.applied(len(self.log))
+            assert self.led is not None
+            self.led.staging.applied(len(self.log))
 
     def _apply(self, item: Item) -> None:
         self.log.append(item)
@@ -138,6 +86,35 @@ class PartitionModel:
             self.visible += [batch for entry in ended if (batch := batches[entry.entry_index]) is not None]
             self.world.published(self, item.transaction)
 
-    def _check_term(self, term: int) -> None:
-        if term != self.term:
+
+class TermLog:
+    """The partition's log, as the leader of one term has it (StagingLog)."""
+
+    def __init__(self, partition: PartitionModel, term: int) -> None:
+        self._partition, self._term = partition, term
+
+    def append(self, batch: StagedBatch, payload: bytes) -> int:
+        return self._append(Item(batch.transaction, batch))
+
+    def append_end(self, transaction: TransactionId, *, publish: bool) -> int:
+        return self._append(Item(transaction, None, publish))
+
+    def _append(self, item: Item) -> int:
+        partition, world = self._partition, self._partition.world
+        if self._term != partition.term:
+            raise NotLeader("another leader took over")
+        partition.tail.append(item)
+        index = len(partition.log) + len(partition.tail)
+        world.later(world.delay(), lambda: partition.commit(index, self._term))
+        return index
+
+    async def applied(self, index: int) -> None:
+        while self._term == self._partition.term and index > len(self._partition.log):
+            await self._partition.world.clock.sleep(0.002)
+        if self._term != self._partition.term:
             raise OutcomeUnknown("another leader took over")
+
+    async def confirm(self) -> None:
+        await self._partition.world.clock.sleep(0.002)
+        if self._term != self._partition.term:
+            raise NotLeader("another leader took over")

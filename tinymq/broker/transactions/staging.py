@@ -122,6 +122,12 @@ class Staging:
             return EndStep.WAIT
         return EndStep.APPEND if tail is not None or self._applied.held(transaction) else EndStep.CONFIRM
 
+    def end_index(self, transaction: TransactionId) -> int:
+        """The Raft index of an end that this leader has appended and not applied yet."""
+        index = self._tails[transaction].end_index
+        assert index is not None, "the end of the transaction is not in the tail"
+        return index
+
     def held(self, transaction: TransactionId) -> int:
         """How many batches of a transaction are applied. The coordinator's decision counts only those, because a batch
         that is only appended may be lost."""

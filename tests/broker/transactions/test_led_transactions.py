@@ -1,0 +1,262 @@
+"""A leader's part in transactions: in which order batches are appended, who is asked when, and what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.fakes.manual_clock import ManualClock
+from tinymq.base.errors import (
+    NotLeader,
+    NotReady,
+    OutOfOrderSequence,
+    QuotaExceeded,
+    TinymqError,
+    TransactionAborted,
+    Unavailable,
+)
+from tinymq.broker.state.staged import StagedBatch, StagedEntry, StagedTransactions, TransactionId
+from tinymq.broker.transactions.led_transactions import ASK_EVERY_S, WAITING_MAX, LedTransactions
+from tinymq.broker.transactions.rules import Standing
+
+T, OTHER = TransactionId(7, 0, 1), TransactionId(8, 0, 1)
+
+
+def batch(number: int, transaction: TransactionId = T) -> StagedBatch:
+    return StagedBatch(transaction, 0, number)
+
+
+class Leader:
+    """A leader whose log applies when a test says so, and a coordinator that answers then, too."""
+
+    def __init__(self) -> None:
+        self.state = StagedTransactions()
+        self.entries: list[tuple[TransactionId, StagedBatch | None, bool]] = []
+        self.count = 0  # of entries that are applied
+        self.changed = asyncio.Event()
+        self.refusing: TinymqError | None = None
+        self.deposed: TinymqError | None = None
+        self.asked: list[tuple[TransactionId, asyncio.Future[Standing]]] = []
+        self.clock = ManualClock()
+        self.led = LedTransactions("p", self.state, self, self._ask, self.clock)
+
+    def append(self, batch: StagedBatch, payload: bytes) -> int:
+        if self.refusing is not None:
+            raise self.refusing
+        self.entries.append((batch.transaction, batch, False))
+        return len(self.entries)
+
+    def append_end(self, transaction: TransactionId, *, publish: bool) -> int:
+        self.entries.append((transaction, None, publish))
+        return len(self.entries)
+
+    async def applied(self, index: int) -> None:
+        while self.count < index:
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def confirm(self) -> None:
+        if self.deposed is not None:
+            raise self.deposed
+
+    def _ask(self, transaction: TransactionId) -> asyncio.Future[Standing]:
+        answer: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
+        self.asked.append((transaction, answer))
+        return answer
+
+    async def answer(self, standing: Standing | TinymqError) -> None:
+        """Answer the oldest question."""
+        _, answer = self.asked.pop(0)
+        answer.set_exception(standing) if isinstance(standing, TinymqError) else answer.set_result(standing)
+        await turns()
+
+    async def apply(self) -> None:
+        while self.count < len(self.entries):
+            transaction, batch, _ = self.entries[self.count]
+            self.count += 1
+            if batch is None:
+                self.state.end(transaction)
+            else:
+                self.state.stage(batch, StagedEntry(self.count, 1, 1, 0, 0))
+            self.led.staging.applied(self.count)
+        self.changed.set()
+        await turns()
+
+    async def stage(self, *numbers: int, transaction: TransactionId = T) -> list[asyncio.Task[int]]:
+        tasks = [asyncio.ensure_future(self.led.stage(batch(number, transaction), b"")) for number in numbers]
+        await turns()
+        return tasks
+
+    async def staged(self) -> None:
+        """Have batch 0 applied."""
+        (task,) = await self.stage(0)
+        await self.answer(Standing.OPEN)
+        await self.apply()
+        assert await task == 1
+
+    @property
+    def log(self) -> list[int | str]:
+        """The numbers of batches, and the ends."""
+        return [entry[1].number if entry[1] is not None else ("discard", "publish")[entry[2]] for entry in self.entries]
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def story(tell: Callable[[Leader], Awaitable[None]]) -> None:
+    async def main() -> None:
+        leader = Leader()
+        leader.led.start()
+        await tell(leader)
+        leader.led.close(NotLeader("over"))
+        await turns()
+
+    asyncio.run(main())
+
+
+def test_batches_wait_for_one_answer_and_are_appended_in_their_order() -> None:
+    async def tell(leader: Leader) -> None:
+        tasks = await leader.stage(0, 1, 2)
+        assert [transaction for transaction, _ in leader.asked] == [T]
+        assert leader.log == []
+        await leader.answer(Standing.OPEN)
+        assert leader.log == [0, 1, 2]
+        assert not any(task.done() for task in tasks), "nothing is applied yet"
+        await leader.apply()
+        assert [task.result() for task in tasks] == [1, 2, 3]
+        (again,) = await leader.stage(1)
+        assert again.result() == 2
+        assert leader.log == [0, 1, 2]
+        assert leader.asked == []
+
+    story(tell)
+
+
+@pytest.mark.parametrize("standing", set(Standing) - {Standing.OPEN})
+def test_what_is_not_open_is_refused(standing: Standing) -> None:
+    async def tell(leader: Leader) -> None:
+        (task,) = await leader.stage(0)
+        await leader.answer(standing)
+        with pytest.raises(TransactionAborted):
+            await task
+        assert leader.log == []
+
+    story(tell)
+
+
+def test_a_coordinator_that_does_not_answer_is_asked_again_by_the_next_batch() -> None:
+    async def tell(leader: Leader) -> None:
+        (task,) = await leader.stage(0)
+        await leader.answer(Unavailable("nobody leads"))
+        with pytest.raises(NotReady):
+            await task
+        (again,) = await leader.stage(0)
+        await leader.answer(Standing.OPEN)
+        await leader.apply()
+        assert await again == 1
+
+    story(tell)
+
+
+def test_an_end_while_a_question_is_under_way_makes_the_batch_ask_again() -> None:
+    async def tell(leader: Leader) -> None:
+        (task,) = await leader.stage(0)
+        await leader.led.end(T, publish=False)  # nothing is staged: it is confirmed
+        await leader.answer(Standing.OPEN)
+        assert leader.log == [], "the answer is older than the end"
+        await leader.answer(Standing.DISCARD)
+        with pytest.raises(TransactionAborted):
+            await task
+
+    story(tell)
+
+
+def test_an_end_is_appended_once_and_confirmed_when_it_is_applied() -> None:
+    async def tell(leader: Leader) -> None:
+        await leader.staged()
+        ends = [asyncio.ensure_future(leader.led.end(T, publish=True)) for _ in range(2)]
+        await turns()
+        assert leader.log == [0, "publish"]
+        assert not any(end.done() for end in ends)
+        (late,) = await leader.stage(1)
+        with pytest.raises(TransactionAborted):
+            await late
+        await leader.apply()
+        await asyncio.gather(*ends)
+        assert await leader.led.held(T) == 0
+
+    story(tell)
+
+
+def test_a_leader_that_may_be_deposed_neither_counts_nor_ends() -> None:
+    async def tell(leader: Leader) -> None:
+        await leader.staged()
+        assert await leader.led.held(T) == 1
+        leader.deposed = NotLeader("no majority confirmed")
+        for call in (leader.led.held(T), leader.led.end(T, publish=True)):
+            with pytest.raises(NotLeader):
+                await call
+        assert leader.log == [0]
+
+    story(tell)
+
+
+def test_a_batch_that_the_log_refuses_leaves_no_gap() -> None:
+    async def tell(leader: Leader) -> None:
+        await leader.staged()
+        leader.refusing = QuotaExceeded("full")
+        (full,) = await leader.stage(1)
+        leader.refusing = None
+        (behind,) = await leader.stage(2)
+        with pytest.raises(QuotaExceeded):
+            await full
+        with pytest.raises(OutOfOrderSequence):
+            await behind
+        assert leader.log == [0]
+
+    story(tell)
+
+
+def test_what_waits_is_refused_when_the_leadership_ends_and_is_bounded() -> None:
+    async def tell(leader: Leader) -> None:
+        tasks = await leader.stage(*range(WAITING_MAX + 1))
+        with pytest.raises(QuotaExceeded):
+            await tasks[-1]
+        leader.led.close(NotLeader("another leader took over"))
+        for task in tasks[:-1]:
+            with pytest.raises(NotLeader):
+                await task
+        with pytest.raises(NotLeader):
+            await leader.led.stage(batch(0, OTHER), b"")
+        assert leader.log == []
+
+    story(tell)
+
+
+@pytest.mark.parametrize(
+    ("standing", "log"),
+    [
+        (Standing.PUBLISH, [0, "publish"]),
+        (Standing.DISCARD, [0, "discard"]),
+        (Standing.OPEN, [0]),
+        (Standing.LATER, [0]),
+        (Standing.UNRESOLVED, [0]),
+    ],
+)
+def test_a_leader_asks_about_what_has_no_end(standing: Standing, log: list[int | str]) -> None:
+    async def tell(leader: Leader) -> None:
+        await leader.staged()
+        leader.clock.advance(ASK_EVERY_S)
+        await turns()
+        await leader.answer(standing)
+        assert leader.log == log
+        await leader.apply()
+        leader.clock.advance(ASK_EVERY_S)
+        await turns()
+        assert len(leader.asked) == (len(log) == 1), "it asks again until there is an end"
+
+    story(tell)
