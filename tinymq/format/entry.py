@@ -35,6 +35,7 @@ from tinymq.base.errors import CorruptData, UnsupportedVersion
 from tinymq.base.types import PAYLOAD_BYTES_MAX
 from tinymq.base.value import value
 from tinymq.format.delayed import PUBLISHED_VERSION, unpack_published
+from tinymq.format.transactional import MADE_VERSION
 
 HEADER = struct.Struct("<IIIIBBHQQQIqq")
 HEADER_SIZE = 64
@@ -148,11 +149,12 @@ class Entry:
 def batch_in(header: EntryHeader, payload: Buffer) -> Buffer:
     """Return the record batch in a DATA entry's payload. All code that reads records gets them here.
 
-    A payload of version 1 is the batch. One of version 2 names the delayed batches that it publishes before the batch.
+    A payload of version 1 is the batch, and so is one of version 3, which is made for readers of a PUBLISH entry. One
+    of version 2 names the delayed batches that it publishes before the batch.
     Raises UnsupportedVersion for an entry that this build cannot read, CorruptData for one that is damaged.
     """
     if header.kind == Kind.DATA:
-        if header.version == ENTRY_VERSION:
+        if header.version in (ENTRY_VERSION, MADE_VERSION):
             return payload
         if header.version == PUBLISHED_VERSION:
             return unpack_published(payload)[1]
