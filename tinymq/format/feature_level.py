@@ -21,7 +21,7 @@ from tinymq.format.entry import Kind
 FIRST_LEVEL = 1  # known to a broker that announces no level
 KNOWN_LEVEL = 3  # known to this build
 DELAYS_LEVEL = 3  # of delayed batches
-TRANSACTIONS_LEVEL = 3
+TRANSACTIONS_LEVEL = 3  # of transactional ids
 
 ENTRIES: Mapping[int, Mapping[int, int]] = {
     Kind.NOOP: {1: 1},

@@ -11,7 +11,7 @@ numbers are little-endian.
          8    8 number           u64
         16    4 epoch            u32
         20    4 coordinator      u32  number of the partition of __coordinator that has the transaction
-        24    4 writer           u32  who wrote the batch, within the transaction
+        24    4 writer           u32  number of the program that wrote the batch, within the transaction
         28    4 batch_number     u32  of the writer's batches in this partition, from 0
         32    8 max_timestamp_us i64  greatest record timestamp
         40    … batch                 tinymq/format/batch.py

@@ -96,7 +96,7 @@ def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
     assert sorted(cluster.requests) == [1, 2]
 
 
-def test_who_does_not_answer_is_left_out() -> None:
+def test_leaders_that_do_not_answer_are_left_out() -> None:
     cluster = Cluster()
     calls = cluster.broker(1, {A: Led(2), B: Led(error=NotLeader("deposed"))})
     cluster.leaders[GroupId(TOPIC, 2)] = 9  # a broker that is gone

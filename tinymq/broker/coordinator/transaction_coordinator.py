@@ -65,10 +65,10 @@ class Owner(NamedTuple):
 
 
 class PartitionLeaders(Protocol):
-    """The leaders of partitions, as a coordinator calls them. Its calls never raise: who does not answer is left out.
+    """The leaders of partitions, as a coordinator calls them.
 
-    A leader answers once it has applied the first entry of its own term and a majority has confirmed, since the call,
-    that it leads.
+    The calls never raise: leaders that do not answer are left out. A leader answers once it has applied the first entry
+    of its own term and a majority has confirmed, since the call, that it leads.
     """
 
     async def held(self, transaction: TransactionId, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:

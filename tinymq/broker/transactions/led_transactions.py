@@ -65,7 +65,7 @@ class LedTransactions:
     def __init__(
         self, name: str, applied: StagedTransactions, log: StagingLog, ask: AskCoordinator, clock: Clock
     ) -> None:
-        self.staging = Staging(applied)  # told of applied entries by whoever applies them
+        self.staging = Staging(applied)  # the partition tells it of applied entries
         self._name = name
         self._log = log
         self._ask = ask
