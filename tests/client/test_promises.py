@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 import threading
+import time
+from dataclasses import asdict, dataclass
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
 import tinymq
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
-from tinymq import Client, NotDelivered
+from tinymq import Client, Consumer, Message, NotDelivered, Reader
 from tinymq.app.broker_app import BrokerApp
 from tinymq.base.errors import BY_CODE, BrokerUnreachable, InvalidRequest, TinymqError, UnknownTopic
 from tinymq.testing import Cluster
 
 DEADLINE_S = 30.0
+MYPY_S_MAX = 600.0
 
 
 @pytest.fixture
 def topic(mq: Client, request: pytest.FixtureRequest) -> str:
-    name: str = request.node.name[:200]
+    name: str = re.sub(r"[^\w]+", "-", request.node.name)[:200]
     mq.admin.create_topic(name, partitions=1, replication_factor=3)
     return name
 
 
-def test_a_consumer_never_hangs_or_dies_silently_it_resumes_by_itself(cluster: Cluster, mq: Client, topic: str) -> None:
-    with mq.reader(topic) as reader:
+def reads(mq: Client, kind: str, topic: str) -> Reader | Consumer:
+    return mq.reader(topic) if kind == "reader" else mq.consumer(topic, group=f"group-{topic}")
+
+
+@pytest.mark.parametrize("kind", ["reader", "consumer"])
+def test_a_consumer_never_hangs_or_dies_silently_it_resumes_by_itself(
+    cluster: Cluster, mq: Client, topic: str, kind: str
+) -> None:
+    with reads(mq, kind, topic) as consumer:
         mq.send(topic, b"before")
-        assert [message.value for message in reader.poll(DEADLINE_S)] == [b"before"]
+        assert [message.value for message in consumer.poll(DEADLINE_S)] == [b"before"]
         leader = cluster.wait_leader(topic)
         cluster.kill(leader)
         mq.send(topic, b"after")
-        assert [message.value for message in reader.poll(DEADLINE_S)] == [b"after"]
+        assert [message.value for message in consumer.poll(DEADLINE_S)] == [b"after"]
         cluster.start(leader)
 
 
@@ -46,10 +60,27 @@ def test_a_consumer_never_hangs_or_dies_silently_or_raises(mq: Client, topic: st
             reader.poll(DEADLINE_S)
 
 
+def test_a_consumer_never_hangs_or_dies_silently_a_group_is_told_what_is_deleted(
+    mq: Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The group goes on with its other topics, so `poll` does not raise."""
+    told = threading.Event()
+    with mq.consumer(topic, group="told", on_lost=lambda places: told.set()) as consumer:
+        while not consumer.assignment():
+            consumer.poll(0.0)
+        mq.admin.delete_topic(topic)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not told.is_set():
+            assert consumer.poll(0.1) == []
+            assert time.monotonic() < deadline_s
+    assert f"group told: lost {topic}/0: it was deleted" in caplog.text
+
+
 def test_an_empty_poll_is_an_empty_list_not_an_exception(mq: Client, topic: str) -> None:
-    with mq.reader(topic) as reader, mq.queue(topic, 0, "c") as queue:
-        assert reader.poll(0.0) == []
-        assert queue.poll() == []
+    consumer, worker = mq.consumer(topic, group="stream"), mq.worker(topic, group="queue")
+    with mq.reader(topic) as reader, mq.queue(topic, 0, "c") as queue, consumer, worker:
+        for each in (reader, queue, consumer, worker):
+            assert each.poll(timeout=0.0) == []
 
 
 def test_no_argument_is_ever_dropped_headers_given_are_headers_delivered(mq: Client, topic: str) -> None:
@@ -86,7 +117,7 @@ def test_every_error_has_code_retriable_and_hint() -> None:
         assert error.hint or kind.__subclasses__(), f"{code} says what to do"
 
 
-def test_leaving_a_with_block_flushes_and_what_could_not_be_sent_raises_with_the_records() -> None:
+def test_leaving_a_with_block_flushes_within_its_deadline_what_could_not_be_sent_raises_with_the_records() -> None:
     async def scenario() -> None:
         fake = FakeCluster()
         fake.add_topic("t")
@@ -118,7 +149,9 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_process_that_forks_after_import_works(cluster: Cluster, topic: str) -> None:
+def test_a_process_that_forks_after_import_works_channels_are_made_lazily_per_process(
+    cluster: Cluster, topic: str
+) -> None:
     command = [sys.executable, "-c", FORKING, cluster.servers, topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -129,11 +162,74 @@ def test_the_broker_that_tests_use_is_the_real_one_in_process(cluster: Cluster) 
     assert "tinymq-cluster" in {thread.name for thread in threading.enumerate()}
 
 
-def test_py_typed_is_there_so_that_mypy_strict_checks_programs() -> None:
+TYPED = """
+import asyncio
+from datetime import UTC, datetime
+from tinymq import AsyncClient, Client, Consumer, Job, Message, RecordMetadata, Reject, TinymqError
+mq = Client("localhost:7070", request_timeout_ms=5_000)
+@mq.subscribe("orders", group="billing")
+def bill(message: Message) -> None:
+    print(message.timestamp.isoformat(), message.header("trace"))
+@mq.subscribe("emails", group="mailer", kind="queue", concurrency=16)
+async def send(job: Job) -> None:
+    if job.header("to") is None:
+        raise Reject("no address")
+def place(order: bytes) -> RecordMetadata:
+    with mq.producer(acks="quorum", compression="zstd") as producer:
+        delivery = producer.send("orders", order, key=b"k", headers={"trace": "7"}, timestamp=datetime.now(UTC))
+        return delivery.result(timeout=5.0)
+def read(consumer: Consumer) -> int:
+    try:
+        return sum(len(message.value or b"") for message in consumer.poll(timeout=1.0))
+    except TinymqError as error:
+        print(error.code, error.retriable, error.hint)
+        return mq.frame("orders", offsets=(0, 10)).count()
+async def main() -> None:
+    async with AsyncClient(context="dev") as client, client.worker("emails", group="mailer") as worker:
+        await client.admin.create_topic("orders", partitions=6, exist_ok=True)
+        async for job in worker:
+            job.ack()
+asyncio.run(main())
+"""
+MISTYPED = {'acks="quorum"': 'acks="qourum"', "key=b": "key=", "request_timeout_ms": "request_timeout"}
+
+
+def test_py_typed_is_there() -> None:
     assert (resources.files(tinymq) / "py.typed").is_file()
 
 
-def test_payloads_are_bytes_to_the_broker(mq: Client, topic: str) -> None:
+@pytest.mark.long  # mypy reads the whole client
+@pytest.mark.timeout(MYPY_S_MAX)
+def test_py_typed_mypy_strict_passes_on_the_public_api_and_notices_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "right.py").write_text(TYPED)
+    for number, (right, wrong) in enumerate(MISTYPED.items()):
+        (tmp_path / f"wrong_{number}.py").write_text(TYPED.replace(right, wrong))
+    names = sorted(path.name for path in tmp_path.glob("*.py"))
+    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}", *names]
+    environment = {**os.environ, "MYPYPATH": str(Path(tinymq.__file__).parents[1])}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+    refused = {line.partition(":")[0] for line in done.stdout.splitlines() if ": error: " in line}
+    assert refused == {f"wrong_{number}.py" for number in range(len(MISTYPED))}, done.stdout
+
+
+@dataclass(frozen=True)
+class Order:
+    """A value of an application, and its serializer at the edge."""
+
+    customer: str
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, message: Message) -> Order:
+        return cls(**json.loads(message.value or b""))
+
+
+def test_payloads_are_bytes_to_the_broker_typed_values_are_a_serializer_at_the_edge(mq: Client, topic: str) -> None:
+    mq.send(topic, Order("anna").encode())
+    with mq.reader(topic, end="latest") as reader:
+        assert [Order.decode(message) for message in reader] == [Order("anna")]
     for value, hint in (("text", "value.encode()"), ({"a": 1}, "json.dumps(value).encode()"), (1, "str(value)")):
         with pytest.raises(TinymqError) as raised:
             mq.send(topic, value)  # type: ignore[arg-type]

@@ -170,6 +170,8 @@ class GroupReading:
         for place in places:
             self.tasks.stop(place)
         self.tasks.records.drop(places)
+        for place in known:  # a program without `on_lost` should not wonder why nothing comes
+            LOG.warning("group %s: lost %s/%d: it was deleted, or is another member's", self._group, *place)
         self._tell("lost", known)
 
     def closed(self) -> None:
