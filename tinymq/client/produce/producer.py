@@ -178,7 +178,10 @@ class AsyncProducer:
     async def send_batch(
         self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None
     ) -> BatchDelivery:
-        """Send a whole table. Columns: value, and optionally key, headers, timestamp (tinymq.format.batch.conform).
+        """Send a whole table: `value`, and if you like `key`, `headers` and `timestamp`, as `to_arrow` returns them.
+
+        Text becomes UTF-8, and a missing timestamp is now. Raises InvalidBatch for another column, or a type that does
+        not convert without loss: pack columns of your own into `value` first.
 
         Rows go to `partition` if given, else to partitions by their keys, as single records do. A record batch of about
         batch_bytes_max without keys is sent uncut. Raises as `send`.
