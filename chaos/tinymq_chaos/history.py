@@ -13,6 +13,8 @@ names, see records.py):
     kind          arguments                                        result when ok
     send          topic, partition, records, idempotent, acks      [partition, base offset, append time (if told)];
                                                                    offset -1: acks="none"
+    schedule      topic, partition, RECORDS (one), idempotent      [partition, schedule id, due time in us]
+    cancel        topic, partition, RECORDS, schedule_id           whether it is canceled
     open          reader, topic, partitions, replica               [[partition, offset], ...] where the reader stands
     poll          reader, topic, replica                           [[partition, base offset, RECORDS], ...]
     drain         reader, topic, replica                           [[partition, end], ...]: all up to there was polled

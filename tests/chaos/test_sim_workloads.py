@@ -27,6 +27,7 @@ ON_BROKERS = (
     "delayed",
     "toggled",
     "observed",
+    "scheduled",
 )
 BOUNDED = ("retained", "unreplicated", "sized", "room", "heavy", "full", "trimmed", "altered")
 SECONDS = 14.0
@@ -48,6 +49,16 @@ def done(history: History, *kinds: str) -> list[Call]:
 
 def test_no_kind_is_left_out() -> None:
     assert {*FAKED, *ON_BROKERS, *BOUNDED} == {*WORKLOADS}
+
+
+def test_delayed_records_are_delivered_or_canceled() -> None:
+    history = told("scheduled", "kill", "isolate", pace=0.2)
+    stored, cancels = done(history, "schedule"), done(history, "cancel")
+    assert len(stored) > 20
+    assert {call.result for call in cancels} == {True, False}
+    canceled = {call.args["records"][0] for call in cancels if call.result}
+    there = {name for replica in history.replicas for entry in replica.entries for name in entry.records}
+    assert {call.args["records"][0] for call in stored} - canceled <= there
 
 
 def test_consumers_of_two_channels_commit_seek_and_fence_each_other() -> None:

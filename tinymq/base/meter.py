@@ -53,6 +53,10 @@ class Meter(Protocol):
         """A sync batch of `logs` logs has ended, with or without an error."""
         ...
 
+    def published(self, late_s: float) -> None:
+        """The leader has appended a delayed batch, so long after it was due."""
+        ...
+
     def redelivered(self, group: str, records: int) -> None:
         """A queue group's leader granted `records` again, after a delivery that failed."""
         ...
@@ -100,6 +104,9 @@ class Unmetered:
         pass
 
     def synced(self, took_s: float, logs: int) -> None:
+        pass
+
+    def published(self, late_s: float) -> None:
         pass
 
     def redelivered(self, group: str, records: int) -> None:

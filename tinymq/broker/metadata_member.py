@@ -249,6 +249,7 @@ class MetadataMember:
             f"{queue.topic}/{queue.partition}", self._deadlines, soon, self.broker.address_of,
             limits=self.broker.limits, totals=self.broker.delayed_totals,
         )  # fmt: skip
+        partition.delays.late_us = lambda late_us: self._env.meter.published(late_us / 1e6)
         partition.group_gate.expected = lambda: self._keeper.expected(queue.topic)
         partition.group_gate.on_missing = lambda: self.groups.group_changed(queue.group)
         return partition

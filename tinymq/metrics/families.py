@@ -81,6 +81,8 @@ CONNECTIONS_REFUSED = Family(
 )
 TAIL_BYTES = Family("tinymq_tail_cache_bytes", "Memory of cached log entries on this broker, in bytes.")
 MEMORY_BYTES = Family("tinymq_memory_storage_bytes", "Memory of the logs of topics in memory on this broker, in bytes.")
+DELAYED = Family("tinymq_delayed_batches", "Delayed batches that wait in the replicas of this broker.")
+DELAYED_BYTES = Family("tinymq_delayed_bytes", "Bytes of the delayed batches that wait in the replicas of this broker.")
 REVIVED = Family(
     "tinymq_partitions_revived", "Automatic quorum recoveries that this broker led.", (), CounterMetricFamily
 )

@@ -75,6 +75,11 @@ class Measures:
         self._sync = histogram(
             "tinymq_sync_seconds", "One sync batch: the write and sync of all waiting appends.", SYNCS_S
         )
+        self._late = histogram(
+            "tinymq_delayed_late_seconds",
+            "From a delayed batch's due time until its leader appended it with its offsets.",
+            LATENCIES_S,
+        )
         self._call = histogram(
             "tinymq_call_seconds", "From a unary call's arrival to its reply, by call.", LATENCIES_S, "call"
         )
@@ -140,6 +145,9 @@ class Measures:
     def synced(self, took_s: float, logs: int) -> None:
         self._sync.observe(took_s)
         self._synced_logs.inc(logs)
+
+    def published(self, late_s: float) -> None:
+        self._late.observe(late_s)
 
     def redelivered(self, group: str, records: int) -> None:
         if records:

@@ -72,6 +72,8 @@ class BrokerState(Collector):
         yield from families.TAIL_BYTES.only(app.tail_bytes())
         loss_counts = broker.env.loss_counts() if broker is not None else LossCounts(0, 0, 0)
         yield from families.MEMORY_BYTES.only(loss_counts.memory_bytes)
+        yield from families.DELAYED.only(broker.delayed_totals.batches if broker is not None else 0)
+        yield from families.DELAYED_BYTES.only(broker.delayed_totals.bytes if broker is not None else 0)
         yield from families.REVIVED.only(loss_counts.recovered)
         yield from families.LOST.only(loss_counts.lost)
 

@@ -1,16 +1,23 @@
-"""Mutants of the broker above its logs: partitions, duplicates, high watermarks, the registry, and reads."""
+"""Mutants of the broker above its logs: partitions, duplicates, delayed batches, the registry, and reads."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tinymq.base.errors import NotLeader, TinymqError
+from tinymq.broker.delayed.due_times import DueTimes
+from tinymq.broker.delayed.uncommitted_delays import UncommittedDelays
 from tinymq.broker.duplicates.duplicates import Duplicates
+from tinymq.broker.partition.delays import Delays
 from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.partition.pending_acks import PendingAcks
+from tinymq.broker.partition.publisher import Publisher
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state import producers
+from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches
 from tinymq.broker.state.state import PartitionState
+from tinymq.format.delayed import StagedHead
 from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.raft import Group
 from tinymq.registry.base_registry import BaseRegistry
@@ -171,3 +178,79 @@ def changes_are_answered_early(p: Patches) -> None:
 @replaces(BaseRegistry.take_producer_ids)
 async def producer_ids_are_given_twice(_: Any, self: BaseRegistry, count: int) -> range:
     return range(1, count + 1)
+
+
+# ---- delayed batches --------------------------------------------------------------------------------------------
+
+DELAYS = "tests/broker/partition/test_delays.py::test_"
+SCHEDULED = Focus(faults=("kill", "isolate", "pause"), workloads=("scheduled",), pace=0.2)
+
+
+@mutant("a delayed batch ends once: the leader's uncommitted entries count", SCHEDULED)
+@replaces(UncommittedDelays.open)
+def delayed_batches_end_twice(
+    _: Any, self: UncommittedDelays, applied: DelayedBatches, schedule_id: int
+) -> DelayedBatch | None:
+    return applied.get(schedule_id)
+
+
+@mutant("a delayed batch ends when it is published, on every replica", SCHEDULED)
+@replaces(DelayedBatches.end)
+def published_batches_wait_on(real: Any, self: DelayedBatches, schedule_id: int) -> bool:
+    return False if schedule_id % 2 else real(self, schedule_id)
+
+
+@mutant("no delayed batch is early", SCHEDULED)
+@replaces(StagedHead.due_us)
+def delayed_batches_are_early(real: Any, self: StagedHead, append_time_us: int) -> int:
+    return int(real(self, append_time_us)) - 300_000
+
+
+@mutant("a cancel is answered when it is applied", test=f"{DELAYS}a_cancel_is_answered_when_it_is_applied")
+@replaces(Delays.cancel)
+def cancels_are_answered_early(real: Any, self: Delays, schedule_id: int, timeout_s: float, done: Any) -> None:
+    ended = self.waiting([schedule_id]) == []
+    real(self, schedule_id, timeout_s, done if ended else lambda outcome: None)
+    if not ended:
+        done(True)
+
+
+@mutant("a new leader publishes what waits", SCHEDULED)
+def new_leaders_publish_nothing(p: Patches) -> None:
+    real = Publisher.lead
+
+    def lead(self: Publisher, due: DueTimes) -> None:
+        real(self, DueTimes(DelayedBatches(), 0))
+
+    p.replace(Publisher.lead, lead)
+
+
+@mutant("the snapshot restores the delayed batches", Focus(("kill_all", "kill"), ("scheduled",), segment_bytes=2 << 10))
+def delayed_batches_are_forgotten(p: Patches) -> None:
+    real: Any = PartitionState.load
+
+    def load(self: PartitionState, data: bytes) -> None:
+        real(self, data)
+        self.delayed = DelayedBatches()
+
+    p.replace(PartitionState.load, load)
+
+
+@mutant(
+    "what is due is decided again after its payload was read",
+    test=f"{DELAYS}what_is_canceled_while_it_is_read_is_not_published",
+)
+def what_was_read_is_published(p: Patches) -> None:
+    read: dict[int, DelayedBatch] = {}
+    real: Any = Delays.waiting
+
+    def waiting(self: Delays, schedule_ids: Sequence[int]) -> list[DelayedBatch]:
+        read.update({batch.schedule_id: batch for batch in real(self, schedule_ids)})
+        return [read[schedule_id] for schedule_id in schedule_ids if schedule_id in read]
+
+    p.replace(Delays.waiting, waiting)
+
+
+@mutant("segments stay while batches in them wait", test=f"{DELAYS}mostly_empty_segments_let_go_of_what_waits_in_them")
+def segments_of_delayed_batches_go(p: Patches) -> None:
+    p.replace(DelayedBatches.lowest_index, property(lambda self: None))

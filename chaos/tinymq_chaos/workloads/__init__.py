@@ -28,6 +28,7 @@ from tinymq_chaos.workloads import (
 )
 from tinymq_chaos.workloads.capacity import Company
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
+from tinymq_chaos.workloads.delays import scheduled
 from tinymq_chaos.workloads.groups import members, workers
 from tinymq_chaos.workloads.pipelining import push
 from tinymq_chaos.workloads.producers import NumberedProducer
@@ -120,6 +121,7 @@ WORKLOADS: dict[str, Workload] = {
     "full": capacity.full,
     "trimmed": trims.trimmed,
     "altered": alterations.altered,
+    "scheduled": scheduled.scheduled,
     "moved": moves.moved,
     "observed": observers.observed,
     "volatile": weak_topics.volatile,

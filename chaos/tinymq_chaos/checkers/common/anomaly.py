@@ -69,7 +69,7 @@ class AnomalyKind(StrEnum):
     LEASED_TWICE = "leased twice"  # two workers have a record, or records of one key in a group with keyed order
     KEY_OUT_OF_ORDER = "key out of order"  # a record was settled before an earlier one of its key
     DEAD_LETTERS = "dead letters"  # one is missing, or there twice
-    TOO_EARLY = "too early"  # a record was delivered again before its time
+    TOO_EARLY = "too early"  # a record was delivered, or delivered again, before its time
     NOT_STARTED = "not started"  # a delivery counts as failed that no worker began with
     MISCOUNTED = "miscounted"  # the size of a queue
     REMOVED_EARLY = "removed early"  # by retention or capacity
