@@ -17,11 +17,21 @@ from tests.fuzz import disks, reseal
 from tests.fuzz.driver import Target
 from tests.log.values import GROUP
 from tests.registry.records import broker
+from tinymq.base.errors import CorruptData
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.broker.state.state import PartitionState
 from tinymq.cli.verbs.log import describe
-from tinymq.format.entry import Entry, Kind, NewEntry, iter_entries, make_entry, parse_header
+from tinymq.format.delayed import (
+    PUBLISHED_VERSION,
+    StagedHead,
+    pack_discarded,
+    pack_published,
+    pack_staged,
+    unpack_discarded,
+    unpack_staged,
+)
+from tinymq.format.entry import ENTRY_VERSION, Entry, Kind, NewEntry, iter_entries, make_entry, parse_header
 from tinymq.log.segment.dump import dump_segment, format_dumped
 from tinymq.log.segment.index import parse_index
 from tinymq.log.segment.snapshot_files import parse_snapshot
@@ -184,7 +194,67 @@ def partition_states() -> list[bytes]:
             data = payload(2, producer=1 + n % producers, epoch=1, sequence=2 * n) if producers else payload(2)
             state.apply(_appended(1 + n, 2 * n, data))
         made.append(state.dump())
-    return [*made, commanded().state.dump()]
+    return [*made, commanded().state.dump(), delayed().dump()]
+
+
+def delayed() -> PartitionState:
+    """With two delayed batches that wait, one of them of a producer."""
+    state = PartitionState(5)
+    for entry in delayed_entries()[:2]:
+        apply_delayed_entry(state, entry)
+    return state
+
+
+def delayed_entries() -> list[bytes]:
+    """Entries about delayed batches: a byte for the kind, and the payload."""
+    of_producer, plain = payload(2, producer=3, epoch=1, sequence=0), payload(1)
+    first = pack_staged(StagedHead(0, 0, 1_000_000, 0, 5), of_producer)
+    second = pack_staged(StagedHead(0, 77, 0, 0, 5), plain)
+    copied = pack_staged(StagedHead(1, 78, 0, 3, 5), of_producer)
+    published = [pack_published(ids, plain) for ids in ([1], [1, 2])]
+    return [
+        *[bytes([Kind.STAGED]) + packed for packed in (first, second, copied)],
+        *[bytes([Kind.DATA]) + packed for packed in published],
+        *[bytes([Kind.DISCARD]) + pack_discarded(ids) for ids in ([2], [1, 2])],
+    ]
+
+
+def apply_delayed_entry(state: PartitionState, data: bytes) -> Entry:
+    kind = Kind(data[0]) if data and data[0] in (Kind.DATA, Kind.DISCARD) else Kind.STAGED
+    version = PUBLISHED_VERSION if kind is Kind.DATA else ENTRY_VERSION
+    entry = make_entry(
+        NewEntry(kind, data[1:], int(kind is Kind.DATA), version=version),
+        index=state.applied_index + 1,
+        term=1,
+        prev_crc=0,
+        base_offset=state.high_watermark,
+        append_time_us=state.applied_index + 1,
+    )
+    state.apply(entry)
+    return entry
+
+
+def apply_delayed(data: bytes) -> object:
+    """`apply` is total, and an entry that does not parse changes nothing; a copy of the state behaves the same."""
+    state, copy = delayed(), PartitionState(5)
+    before = list(state.delayed)
+    copy.load(state.dump())
+    entry = apply_delayed_entry(state, data)
+    apply_delayed_entry(copy, data)
+    assert copy.dump() == state.dump()
+    PartitionState(5).load(state.dump())
+    after = list(state.delayed)
+    try:
+        if entry.header.kind == Kind.DATA:
+            assert len(entry.batch) < len(entry.payload)
+        elif entry.header.kind == Kind.DISCARD:
+            unpack_discarded(entry.payload)
+        else:
+            unpack_staged(entry.payload)
+    except CorruptData:
+        assert after == before
+        raise
+    return after
 
 
 def commanded() -> Applied:
@@ -303,5 +373,6 @@ def targets() -> list[Target]:
             lambda: [part.Commands(commands=said).SerializeToString() for said in command_calls()],
             apply_commands,
         ),
+        Target("partition.delayed", delayed_entries, apply_delayed),
         Target("config", memberships, load_membership),
     ]

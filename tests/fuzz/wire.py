@@ -27,7 +27,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire as error_to_wire
 from tinymq.raft.host.router import Router
 from tinymq.raft.net.connection import Connection
-from tinymq.raft.net.handshake import Credentials, Handshake, State
+from tinymq.raft.net.handshake import Credentials, Handshake, HandshakeState
 from tinymq.raft.net.transport import Channel, PeerIdentity
 from tinymq.raft.peers.failure_detector import FailureDetector
 from tinymq.raft.peers.heartbeats import Heartbeats
@@ -139,7 +139,7 @@ def _without_reason(hello: bytes) -> bytes:
 def take_hello(data: bytes) -> object:
     shake = _accept()
     shake.receive(data)
-    assert shake.state is State.AWAIT_PROOF
+    assert shake.state is HandshakeState.AWAIT_PROOF
     return shake.receive(_spoken()[2]) if _same(peer_pb2.Hello, data, _spoken()[0]) else None
 
 
@@ -147,7 +147,7 @@ def take_answer(data: bytes) -> object:
     shake = _dial()
     shake.receive(data)
     assert _same(peer_pb2.Hello, _without_reason(data), _spoken()[1]), "a Hello that its maker did not prove"
-    assert shake.state is State.OPEN
+    assert shake.state is HandshakeState.OPEN
     return shake.peer
 
 
@@ -156,7 +156,7 @@ def take_proof(data: bytes) -> object:
     shake.receive(_spoken()[0])
     shake.receive(data)
     assert _same(peer_pb2.Proof, data, _spoken()[2]), "a Proof that is none"
-    assert shake.state is State.OPEN
+    assert shake.state is HandshakeState.OPEN
     return shake.peer
 
 
