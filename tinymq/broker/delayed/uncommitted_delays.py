@@ -35,13 +35,14 @@ NOTHING = Waiting(0, 0, 0)
 class UncommittedDelays:
     """What one leader has appended about delayed batches and not applied yet, for one term."""
 
-    __slots__ = ("_carried", "_changes", "_ends", "_more", "_publishing")
+    __slots__ = ("_carried", "_changes", "_copies", "_ends", "_more", "_publishing")
 
     def __init__(self) -> None:
         # In the order of the log: (index of the entry, what it adds to the bounds, the schedule ids that it ends).
         self._changes: deque[tuple[int, Waiting, Sequence[int]]] = deque()
         self._more = NOTHING  # invariant: the sum of what `_changes` add
-        self._carried: dict[int, int] = {}  # by schedule id: index of the newest uncommitted copy
+        self._copies: deque[tuple[int, int]] = deque()  # (index of the entry, schedule id), in the order of the log
+        self._carried: set[int] = set()  # the schedule ids of `_copies`
         self._ends: dict[int, int] = {}  # by schedule id: index of the entry that ends the batch
         self._publishing: set[int] = set()  # those of them that are published
 
@@ -77,7 +78,8 @@ class UncommittedDelays:
 
     def carried(self, index: int, schedule_id: int) -> None:
         """A copy of a batch is appended."""
-        self._carried[schedule_id] = index
+        self._copies.append((index, schedule_id))
+        self._carried.add(schedule_id)
 
     def ended(self, index: int, batches: Sequence[DelayedBatch], *, published: bool) -> None:
         """An entry that ends batches is appended."""
@@ -101,13 +103,14 @@ class UncommittedDelays:
             for schedule_id in ended:
                 self._ends.pop(schedule_id, None)
                 self._publishing.discard(schedule_id)
-        if self._carried:
-            self._carried = {each: at for each, at in self._carried.items() if at > index}
+        while self._copies and self._copies[0][0] <= index:
+            self._carried.discard(self._copies.popleft()[1])
 
     def clear(self) -> None:
         """Forget everything, because this replica stops leading."""
         self._changes.clear()
         self._more = NOTHING
+        self._copies.clear()
         self._carried.clear()
         self._ends.clear()
         self._publishing.clear()
