@@ -15,7 +15,7 @@ from tinymq.base.errors import CorruptData, FolderInUse, PortInUse, TinymqError,
 from tinymq.base.types import PeerAddress
 from tinymq.net.loopback_ports import free_ports
 from tinymq.rpc.common.broker_state import State
-from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 from tinymq.testing.cluster import SECRET
 
 

@@ -15,7 +15,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import TRAILER, from_wire
 from tinymq.proto.methods import METHODS, Method, method_named
 from tinymq.rpc.common.rpc_method import ITEMS
-from tinymq.rpc.services.first_administrator import make_administrator
+from tinymq.rpc.operator_calls.first_administrator import make_administrator
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 

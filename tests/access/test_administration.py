@@ -16,7 +16,7 @@ from tests.access.secured import CALL_S, Secured, secured
 from tinymq import Client
 from tinymq.base.errors import AlreadyExists, Denied, InvalidConfig, NotFound, TinymqError, Unauthenticated, WrongSecret
 from tinymq.base.identity.token import SecretText
-from tinymq.rpc.services.first_administrator import make_administrator
+from tinymq.rpc.operator_calls.first_administrator import make_administrator
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 

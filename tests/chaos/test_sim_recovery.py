@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tinymq.rpc.services.cluster_recovery import Recovering
+from tinymq.rpc.operator_calls.cluster_recovery import Recovering
 from tinymq_chaos.sim.recovery.loss import Ack, Loss, Story, judge
 from tinymq_chaos.sim.recovery.run import run
 

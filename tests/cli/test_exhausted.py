@@ -20,7 +20,7 @@ from tests.metrics.pages import get
 from tinymq import Client
 from tinymq.base.errors import TinymqError
 from tinymq.net.loopback_ports import free_ports
-from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 from tinymq.testing.cluster import SECRET
 
 DEADLINE_S = 40.0

@@ -24,7 +24,7 @@ from tinymq.client.admin.group_admin import AsyncGroupAdmin
 from tinymq.client.facade.generated.access import Access
 from tinymq.client.facade.generated.admin import Admin
 from tinymq.client.facade.generated.group_admin import GroupAdmin
-from tinymq.rpc.services.first_administrator import make_administrator
+from tinymq.rpc.operator_calls.first_administrator import make_administrator
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 

@@ -22,7 +22,7 @@ from tinymq.cli.main import run
 from tinymq.log.files.files import Files
 from tinymq.metrics import state
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET

@@ -28,7 +28,7 @@ from tinymq.registry.factory import Registry, RegistryContext, make_registry, pl
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.raft_group.state_machine import RegistryMachine
-from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 
 SECRET = b"s" * 16
 ALONE = BrokerConfig(1, "d", (PeerAddress(1, "127.0.0.1", 1),), SECRET)

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pyspark_tinymq.session import session
-from tinymq.rpc.services.first_administrator import make_administrator
+from tinymq.rpc.operator_calls.first_administrator import make_administrator
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 
-from tinymq.rpc.services.first_administrator import make_administrator
+from tinymq.rpc.operator_calls.first_administrator import make_administrator
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 

@@ -29,7 +29,7 @@ from tinymq.net.client_tls import ClientTls
 from tinymq.net.tls_files import Paths, TlsFiles
 from tinymq.net.tls_names import end_of
 from tinymq.raft.net.transport import Channel
-from tinymq.rpc.services.first_administrator import make_administrator
+from tinymq.rpc.operator_calls.first_administrator import make_administrator
 from tinymq.rpc.services.produce import ProduceStream
 from tinymq.rpc.services.work import WorkStream
 from tinymq.testing import Cluster

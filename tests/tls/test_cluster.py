@@ -17,7 +17,7 @@ from tinymq.base.errors import BrokerUnreachable, Denied, InvalidConfig, TinymqE
 from tinymq.dev.certificates import Authority, write_issued
 from tinymq.net.client_tls import ClientTls
 from tinymq.net.tls_files import CA, Paths, TlsFiles
-from tinymq.rpc.services.first_administrator import make_administrator
+from tinymq.rpc.operator_calls.first_administrator import make_administrator
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 

@@ -12,8 +12,8 @@ from tinymq.base.errors import TinymqError
 if TYPE_CHECKING:
     from tinymq.net.client_tls import ClientTls
     from tinymq.proto import tinymq_pb2 as pb
-    from tinymq.rpc.services.cluster_formation import Formed
-    from tinymq.rpc.services.cluster_recovery import Survey
+    from tinymq.rpc.operator_calls.cluster_formation import Formed
+    from tinymq.rpc.operator_calls.cluster_recovery import Survey
 
 
 def status(
@@ -38,7 +38,7 @@ def state(address: str, timeout_s: float, tls: ClientTls | None = None, token: s
 
 def form(addresses: Sequence[str], secret: bytes, timeout_s: float, tls: ClientTls | None = None) -> Formed:
     """Form a cluster of the empty brokers at `addresses`, or complete a formation that was interrupted."""
-    from tinymq.rpc.services.cluster_formation import form_cluster
+    from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 
     return asyncio.run(form_cluster(addresses, secret, time.time_ns() // 1000, timeout_s, tls=tls))
 
@@ -47,7 +47,7 @@ def administrator(
     addresses: Sequence[str], secret: bytes, name: str, timeout_s: float, tls: ClientTls | None = None
 ) -> str:
     """Make an administrator with the cluster's secret, and return its token."""
-    from tinymq.rpc.services.first_administrator import make_administrator
+    from tinymq.rpc.operator_calls.first_administrator import make_administrator
 
     return asyncio.run(make_administrator(addresses, secret, name, timeout_s, tls))
 
@@ -62,7 +62,7 @@ def check_callers(servers: str, authority: str, token: str) -> None:
 
 def survey(addresses: Sequence[str], secret: bytes, timeout_s: float, tls: ClientTls | None = None) -> Survey:
     """Ask the brokers at `addresses`, and the brokers that they know, for their replicas of every group."""
-    from tinymq.rpc.services.cluster_recovery import calls_over_grpc, take_survey
+    from tinymq.rpc.operator_calls.cluster_recovery import calls_over_grpc, take_survey
 
     return asyncio.run(take_survey(addresses, secret, timeout_s, calls_over_grpc(tls)))
 
@@ -75,7 +75,7 @@ def recover(
 
     Gives up after `timeout_s` without progress.
     """
-    from tinymq.rpc.services.cluster_recovery import Recovering, calls_over_grpc
+    from tinymq.rpc.operator_calls.cluster_recovery import Recovering, calls_over_grpc
 
     return asyncio.run(Recovering(secret, timeout_s, time.monotonic, say, calls_over_grpc(tls)).run(found, addresses))
 

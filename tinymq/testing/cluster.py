@@ -35,7 +35,7 @@ from tinymq.net.loopback_ports import HOST, PortReservation
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.service import RegistryService
 from tinymq.rpc.common.broker_state import State
-from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 from tinymq.testing.certificates import ClusterCertificates
 from tinymq.testing.clock import TestClock
 from tinymq.testing.faults import Faults

@@ -22,7 +22,7 @@ from tinymq.cli.verbs import broker
 from tinymq.log.broker_files.identity import read_identity, write_identity
 from tinymq.log.files.files import RealFiles
 from tinymq.net.loopback_ports import free_ports
-from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.testing.cluster import SECRET
 

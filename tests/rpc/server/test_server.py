@@ -8,7 +8,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.testing.test_disks import Disks
-from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 from tinymq.testing.cluster import SECRET, Cluster
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

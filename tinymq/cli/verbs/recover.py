@@ -9,7 +9,7 @@ from tinymq.cli.common.output import print_table, say
 
 if TYPE_CHECKING:
     from tinymq.raft.rules.quorum_loss import ReplicaReport
-    from tinymq.rpc.services.cluster_recovery import Survey, SurveyedGroup
+    from tinymq.rpc.operator_calls.cluster_recovery import Survey, SurveyedGroup
 
 METADATA = "(metadata)"
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from tinymq.base.errors import BrokerUnreachable, OffsetOutOfRange, TinymqError
 from tinymq.client import AsyncClient, Offset
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.services.cluster_recovery import Recovering, take_survey
+from tinymq.rpc.operator_calls.cluster_recovery import Recovering, take_survey
 from tinymq_chaos.records import make_content, name_of
 from tinymq_chaos.sim.campaign.run import no_collection
 from tinymq_chaos.sim.recovery.loss import Ack, Loss, Story, judge

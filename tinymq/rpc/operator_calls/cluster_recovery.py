@@ -32,7 +32,7 @@ from tinymq.raft.rules.quorum_loss import (
     judge,
 )
 from tinymq.rpc.common.proof import NONCE_BYTES, survey_proof, take_over_proof
-from tinymq.rpc.services.operator_channel import operator_channel
+from tinymq.rpc.operator_calls.operator_channel import operator_channel
 
 LOOK_S = 0.3  # between two surveys
 ORDER_S = 2.0  # until an order without effect is repeated

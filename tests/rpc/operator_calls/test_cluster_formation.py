@@ -14,8 +14,8 @@ from tinymq.net.loopback_ports import free_ports
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, make_first_entry
 from tinymq.rpc.common.proof import form_proof
-from tinymq.rpc.services import cluster_formation
-from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.rpc.operator_calls import cluster_formation
+from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 from tinymq.testing.cluster import SECRET, Cluster
 
 

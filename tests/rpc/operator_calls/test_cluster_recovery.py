@@ -16,7 +16,7 @@ from tinymq.raft import Replica
 from tinymq.raft.rules.membership import Membership
 from tinymq.raft.rules.quorum_loss import Healthy, QuorumLost, RecoveryOrder, ReplicaReport, Unrecoverable
 from tinymq.rpc.common.proof import survey_proof, take_over_proof
-from tinymq.rpc.services.cluster_recovery import Recovering, _assemble, take_survey
+from tinymq.rpc.operator_calls.cluster_recovery import Recovering, _assemble, take_survey
 from tinymq.testing.cluster import SECRET, Cluster
 
 NONCE = b"n" * 32

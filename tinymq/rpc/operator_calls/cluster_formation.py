@@ -21,7 +21,7 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
 from tinymq.raft import Replica, make_first_entry
 from tinymq.rpc.common.proof import NONCE_BYTES, describe_proof, form_proof
-from tinymq.rpc.services.operator_channel import operator_channel
+from tinymq.rpc.operator_calls.operator_channel import operator_channel
 
 CALL_TIMEOUT_S = 10.0
 

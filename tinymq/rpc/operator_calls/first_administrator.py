@@ -20,7 +20,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
 from tinymq.rpc.common.proof import NONCE_BYTES, administrator_proof, survey_proof
-from tinymq.rpc.services.operator_channel import operator_channel
+from tinymq.rpc.operator_calls.operator_channel import operator_channel
 
 CALL_TIMEOUT_S = 10.0
 BACKOFF = Backoff(0.1, 1.0)
