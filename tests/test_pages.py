@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 from cyclopts import CycloptsError, MissingArgumentError
@@ -60,6 +61,25 @@ def test_the_map_shows_the_order_of_rooms_that_import_linter_holds() -> None:
     }
     shown = re.findall(r"^\| `(\w+)` \| (.+? → .+?) \|$", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     assert dict(shown) == held
+
+
+def test_the_picture_of_rooms_shows_their_imports() -> None:
+    """It has an arrow for each import, except where a longer way along other arrows leads to the same room."""
+    picture = re.search(r"^## Rooms.*?^flowchart TD$(.*?)^```", (ROOT / "ARCHITECTURE.md").read_text(), FLAGS)
+    assert picture is not None
+    steps = [[re.findall(r"\w+", step) for step in line.split("-->")] for line in picture[1].split("\n") if line]
+    drawn = {(a, b) for line in steps for above, below in pairwise(line) for a in above for b in below}
+    imports = {
+        (room.name, imported)
+        for room in (ROOT / "tinymq").iterdir()
+        for path in room.rglob("*.py")
+        for imported in re.findall(r"^ *from tinymq\.(\w+)", path.read_text(), re.MULTILINE)
+        if imported != room.name
+    }
+    ways = set(imports)  # from room to room, by imports of imports, too
+    while more := {(a, d) for a, b in ways for c, d in imports if b == c} - ways:
+        ways |= more
+    assert drawn == imports - {(a, d) for a, b in imports for c, d in ways if b == c}
 
 
 def test_every_chore_is_on_the_page_for_who_changes_things() -> None:
