@@ -8,17 +8,19 @@ import pytest
 
 from tests.chaos.story import LOG, Story
 from tinymq_chaos.checkers import AnomalyKind, Ledger, check
-from tinymq_chaos.checkers.cluster.ledger import Ballot, Identity
+from tinymq_chaos.checkers.cluster.ledger import HardState, Identity
 
 Spoil = Callable[[Ledger], None]
 ME: dict[int, Identity] = {broker: (bytes([broker]), 0) for broker in (1, 2, 3)}
 
 
-def opens(ledger: Ledger, last: int = 5, ballot: Ballot = (2, 1), identity: Identity = ME[2], **more: object) -> None:
+def opens(
+    ledger: Ledger, last: int = 5, hard_state: HardState = (2, 1), identity: Identity = ME[2], **more: object
+) -> None:
     """Broker 2 opens, with entries 3 and later of term 2."""
     unsynced: list[str] = more.get("unsynced", [])  # type: ignore[assignment]
     ledger.opened(
-        LOG, 2, identity, ballot, lambda i: None if i < 2 else 1 if i < 3 else 2, last_index=last, unsynced=unsynced
+        LOG, 2, identity, hard_state, lambda i: None if i < 2 else 1 if i < 3 else 2, last_index=last, unsynced=unsynced
     )
 
 
@@ -88,11 +90,11 @@ def back_with_another_entry(ledger: Ledger) -> None:
 
 
 def back_with_an_older_term(ledger: Ledger) -> None:
-    opens(ledger, ballot=(1, 1))
+    opens(ledger, hard_state=(1, 1))
 
 
 def back_without_its_vote(ledger: Ledger) -> None:
-    opens(ledger, ballot=(2, None))
+    opens(ledger, hard_state=(2, None))
 
 
 def a_second_vote(ledger: Ledger) -> None:
@@ -197,8 +199,8 @@ def test_each_violation_is_found(spoil: Spoil, kind: AnomalyKind) -> None:
 
 def test_another_identity_may_begin_with_an_empty_log() -> None:
     ledger = good()
-    opens(ledger, last=1, ballot=(0, None), identity=(ME[2][0], 1))
-    opens(ledger, last=1, ballot=(0, None), identity=(b"another folder", 0))
+    opens(ledger, last=1, hard_state=(0, None), identity=(ME[2][0], 1))
+    opens(ledger, last=1, hard_state=(0, None), identity=(b"another folder", 0))
     ledger.rests_on(LOG, 2, (b"another folder", 0), (2, 3), durable=True)
     assert ledger.anomalies == []
 
@@ -223,7 +225,7 @@ def test_a_vote_may_be_told_twice_and_terms_rise() -> None:
     ledger.rests_on(LOG, 2, ME[2], (2, 1), durable=True)
     ledger.rests_on(LOG, 2, ME[2], (3, None), durable=True)
     ledger.rests_on(LOG, 2, ME[2], (3, 3), durable=True)
-    opens(ledger, ballot=(4, None))
+    opens(ledger, hard_state=(4, None))
     assert ledger.anomalies == []
 
 

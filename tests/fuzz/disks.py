@@ -20,7 +20,7 @@ from tinymq.log import OpenedLog, Store
 from tinymq.log.broker_files import durability_marks, vote_store
 from tinymq.simulation.faulty_files import FaultyFiles
 
-BALLOT = (4, 1)
+HARD_STATE = (4, 1)
 ROUND_FILE_BYTES = 1 << 12  # small files of marks and hard state: otherwise most damage would hit a megabyte of zeros
 RECOVERY_BYTES_MAX = 8 << 20
 
@@ -46,7 +46,7 @@ def folder(trimmed: bool = False) -> tuple[Image, tuple[Entry, ...]]:
         log.append([following(log, b"", kind=Kind.NOOP, term=2)])
         await store.writer.drain()
         append(log, 20, size=40, term=2, records=3, time_us=77)
-        store.votes.set(GROUP, *BALLOT)
+        store.votes.set(GROUP, *HARD_STATE)
         await store.writer.drain()
         for index in range(1, log.last_index + 1):
             log.note_applied(index)
@@ -113,7 +113,7 @@ async def _check(store: Store, opened: OpenedLog, held: Sequence[Entry]) -> None
     if opened.damage is None:
         assert (log.first_index, log.last_index) == (held[0].index, held[-1].index), "entries are gone, unseen"
     if opened.count == 0:
-        assert store.votes.get(GROUP) == BALLOT, "a vote is forgotten, unseen"
+        assert store.votes.get(GROUP) == HARD_STATE, "a vote is forgotten, unseen"
     assert opened.applied_index == 0 or opened.snapshot == b"state at %d" % opened.applied_index
     known = {entry.index: entry for entry in held}
     index = log.first_index

@@ -246,10 +246,10 @@ def test_all_applied_states_of_a_log_that_begins_later() -> None:
     check(folder, damage=True, tail_intact=True)
 
 
-# Ballots
+# Votes
 
 
-async def ballot(files: FaultyFiles) -> tuple[int, int | None, int]:
+async def hard_state(files: FaultyFiles) -> tuple[int, int | None, int]:
     store, opened = await open_both(files)
     term, voted_for = store.votes.get(GROUP)
     await store.close()
@@ -271,18 +271,18 @@ def test_either_copy_of_the_hard_state_may_be_damaged_or_missing(path: str) -> N
         content = {p: folder.files.content(p) for p in ("ballots-a", "ballots-b")}
         for position in range(len(content[path].rstrip(b"\0"))):
             flip(path)(folder.files, position)
-            assert run(ballot(folder.files)) == (4, 1, 0), position
+            assert run(hard_state(folder.files)) == (4, 1, 0), position
             for each, data in content.items():
                 folder.files.put(each, data)
         folder.files.remove(path)
-        assert run(ballot(folder.files)) == (4, 1, 0)
+        assert run(hard_state(folder.files)) == (4, 1, 0)
 
 
 @pytest.mark.parametrize(
     ("round_", "expected"),
     [
         (0, (4, 1, 1)),  # the snapshot: its records are lost, later ones are not
-        (1, (4, 1, 1)),  # the first ballot, with another one behind it: amnesia
+        (1, (4, 1, 1)),  # the first vote, with another one behind it: amnesia
         (2, (3, 2, 0)),  # the last one: taken for torn, a documented limit
     ],
 )
@@ -290,15 +290,15 @@ def test_both_copies_of_the_hard_state_damaged(round_: int, expected: tuple[int,
     folder = Folder()
     starts = [0, 24, 24 + 56]
     flip("ballots-a", "ballots-b")(folder.files, starts[round_] + 5)
-    assert run(ballot(folder.files)) == expected
-    assert run(ballot(folder.files)) == expected, "told once"
+    assert run(hard_state(folder.files)) == expected
+    assert run(hard_state(folder.files)) == expected, "told once"
 
 
 def test_both_copies_of_the_hard_state_missing() -> None:
     folder = Folder()
     folder.files.remove("ballots-a")
     folder.files.remove("ballots-b")
-    assert run(ballot(folder.files)) == (0, None, 1)
+    assert run(hard_state(folder.files)) == (0, None, 1)
 
 
 def test_copies_damaged_at_different_places_complete_each_other() -> None:
@@ -308,7 +308,7 @@ def test_copies_damaged_at_different_places_complete_each_other() -> None:
         one, two = rng.sample([0, 24, 80], 2)
         flip("ballots-a")(folder.files, one + rng.randrange(24))
         flip("ballots-b")(folder.files, two + rng.randrange(24))
-        assert run(ballot(folder.files)) == (4, 1, 0)
+        assert run(hard_state(folder.files)) == (4, 1, 0)
 
 
 # Lost folders

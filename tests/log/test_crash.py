@@ -21,7 +21,7 @@ from tinymq.log import Log
 from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 
-async def life(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[int, int | None]]) -> None:
+async def life(files: FaultyFiles, witness: Witness, votes: dict[str, tuple[int, int | None]]) -> None:
     """Every disk operation of a log, in one short life."""
     witness.begin(first_entry())
     store = await open_store(files)
@@ -40,7 +40,7 @@ async def life(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[in
         store.votes.set(GROUP, term, voted_for)
         await store.writer.drain()
         assert store.votes.durable(GROUP)
-        ballots["acked"] = (term, voted_for)
+        votes["acked"] = (term, voted_for)
 
     await vote(1, 2)
     await add(3)
@@ -95,25 +95,25 @@ def test_a_crash_after_every_operation(part: int, how: str) -> None:
 def crash_and_check(after: int, seed: int, how: str) -> None:
     files = faulty(seed)
     witness = Witness()
-    ballots: dict[str, tuple[int, int | None]] = {}
+    votes: dict[str, tuple[int, int | None]] = {}
     files.crash_after(after, bytes_written=(after * 97) % 700)
     with pytest.raises(Crash):
-        run(life(files, witness, ballots))
+        run(life(files, witness, votes))
     if how == "kill, then power_cut":
         files.kill()
-        run(reopen(files, witness, ballots))  # the entries that it found counted, so they are on the disk now
+        run(reopen(files, witness, votes))  # the entries that it found counted, so they are on the disk now
         files.power_cut()
     elif how == "kill":
         files.kill()
     else:
         files.power_cut()
-    found = run(reopen(files, witness, ballots))
+    found = run(reopen(files, witness, votes))
     files.power_cut()
-    assert run(reopen(files, witness, ballots)) == found
+    assert run(reopen(files, witness, votes)) == found
     assert run(go_on(files)) == found + 3
 
 
-async def reopen(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[int, int | None]]) -> int:
+async def reopen(files: FaultyFiles, witness: Witness, votes: dict[str, tuple[int, int | None]]) -> int:
     store = await open_store(files)
     if 1 in witness.acked or GROUP in store.list_groups():
         opened = await store.open_log(GROUP, first_entry())
@@ -122,8 +122,8 @@ async def reopen(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[
     else:
         opened = await store.open_log(GROUP, first_entry())
     term, vote = store.votes.get(GROUP)
-    if "acked" in ballots:
-        assert (term, vote) >= ballots["acked"] or term > ballots["acked"][0]
+    if "acked" in votes:
+        assert (term, vote) >= votes["acked"] or term > votes["acked"][0]
     for group in store.list_groups():
         if group != GROUP:
             assert (await store.open_log(group, first_entry())).damage is None

@@ -49,8 +49,8 @@ class Life:
         self.witness.opened(opened.log)
         self.log = opened
         assert opened.log.recovered_commit <= self.committed
-        ballot = self.store.votes.get(GROUP)
-        assert ballot[0] >= self.vote[0]
+        hard_state = self.store.votes.get(GROUP)
+        assert hard_state[0] >= self.vote[0]
         self.term = max(self.term, *self.store.votes.get(GROUP)[:1], opened.log.last_term)
 
     async def live(self) -> None:

@@ -66,15 +66,15 @@ class Group:
 
     def elects(self, candidate: int, there: Sequence[int], logs: Indexes, known: Indexes) -> bool:
         """Can `candidate` win? A voter believes the candidate's applied CONFIG, and refuses a shorter log."""
-        me, ballot = self.replica(logs[candidate], known[candidate]), Candidacy(2, False)
+        me, candidacy = self.replica(logs[candidate], known[candidate]), Candidacy(2, False)
         if not me.counts(self.replicas[candidate]):
             return False
         for b in there:
             told = known[candidate] if logs[b] >= known[candidate] else 0
             voter = self.replica(logs[b], max(known[b], told))
             if voter.lists(self.replicas[b]) and logs[b] <= logs[candidate] and me.newest.has(self.replicas[b]):
-                ballot.voters.add(b + 1)
-        return ballot.won(me.newest)
+                candidacy.voters.add(b + 1)
+        return candidacy.won(me.newest)
 
 
 def stuck(group: Group, kept: bool) -> tuple[int, int]:

@@ -226,7 +226,7 @@ def test_mutant_a_new_leader_reads_before_its_first_entry_commits(monkeypatch: p
 
 
 @pytest.mark.parametrize("seed", first_of(range(5), 2))
-def test_a_lost_read_round_is_repeated(seed: int) -> None:
+def test_a_lost_read_id_is_followed_by_the_next(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await rest(cluster)

@@ -102,7 +102,7 @@ def commits_are_not_clamped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Following, "learn_commit", learn)
 
 
-def answers_before_the_ballots_sync(patch: pytest.MonkeyPatch) -> None:
+def answers_before_the_votes_are_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(VoteStore, "durable", lambda self, group: True)
 
 
@@ -140,7 +140,7 @@ def every_ack_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Configs, "counts", lambda self, replica: True)
 
 
-def any_round_will_do(patch: pytest.MonkeyPatch) -> None:
+def an_answer_to_any_read_id_will_do(patch: pytest.MonkeyPatch) -> None:
     real = ReadIndexes.answered
     patch.setattr(ReadIndexes, "answered", lambda self, peer, number: real(self, peer, max(number, 2)))
 
@@ -166,11 +166,11 @@ def a_config_alone_is_no_news(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Host, "_announce", announce)
 
 
-def an_offered_state_is_always_taken(patch: pytest.MonkeyPatch) -> None:
+def an_offered_snapshot_is_always_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(snapshot_receiver, "need_of", lambda log, commit, offer, most: snapshot_receiver.Need.SNAPSHOT)
 
 
-def a_state_vouches_for_the_whole_log(patch: pytest.MonkeyPatch) -> None:
+def a_snapshot_vouches_for_the_whole_log(patch: pytest.MonkeyPatch) -> None:
     real = Following.vouch
 
     def vouch(self: Following, index: int) -> None:
@@ -234,7 +234,7 @@ def nobody_asks_who_does_without_it(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Repairs, "may_begin", may_begin)
 
 
-def no_generation_is_looked_at(patch: pytest.MonkeyPatch) -> None:
+def no_recovery_epoch_is_compared(patch: pytest.MonkeyPatch) -> None:
     real = RaftReplica.receive
     patch.setattr(RaftReplica, "receive", lambda self, peer, message, recovery_epoch: real(self, peer, message, None))
 
@@ -262,7 +262,7 @@ NOTICED: list[tuple[str, Patch]] = [
     ("retransmission", whatever_follows_is_cut),
     ("commit_clamp", commits_are_not_clamped),
     ("notice_without_position", commits_are_not_clamped),
-    ("vote_after_sync", answers_before_the_ballots_sync),
+    ("vote_after_sync", answers_before_the_votes_are_synced),
     ("ack_after_sync", everything_counts_as_synced),
     ("prevote", votes_whoever_leads),
     ("chained_partition", votes_whoever_leads),
@@ -277,17 +277,17 @@ NOTICED: list[tuple[str, Patch]] = [
     ("other_incarnations", every_vote_of_any_incarnation_counts),
     ("old_disk", nobody_takes_another_count),
     ("old_disk_at_once", a_config_alone_is_no_news),
-    ("state_transfer", an_offered_state_is_always_taken),
-    ("state_transfer", a_state_vouches_for_the_whole_log),
-    ("read_round", any_round_will_do),
+    ("snapshot_transfer", an_offered_snapshot_is_always_taken),
+    ("snapshot_transfer", a_snapshot_vouches_for_the_whole_log),
+    ("read_index", an_answer_to_any_read_id_will_do),
     ("strangers", strangers_are_heard),
     ("one_round_trip", acks_say_only_what_did_not_match),
     ("stale_leader", appends_of_any_term),
-    ("state_then_conflict", the_first_entry_of_a_log_stays),
+    ("snapshot_then_conflict", the_first_entry_of_a_log_stays),
     ("nobody_left_to_say", only_the_applied_config_is_asked),
     ("repair", every_incarnation_votes),
     ("repair_of_two", nobody_asks_who_does_without_it),
-    ("forced_leadership", no_generation_is_looked_at),
+    ("forced_leadership", no_recovery_epoch_is_compared),
     ("transfer", a_replica_that_lacks_entries_campaigns),
     ("sync_hangs", a_sync_may_hang),
     ("uncommitted_of_old_leader", nobody_steps_down),

@@ -120,7 +120,7 @@ Patch = Callable[[Patches], None]
 class Focus:
     """Where a mutant shows soonest.
 
-    A focus narrows what happens, never what is checked. An empty field narrows nothing.
+    A focus narrows what happens, never what is checked. An empty field leaves everything in.
     """
 
     faults: tuple[str, ...] = ()  # names in the simulator's table

@@ -41,7 +41,7 @@ async def unreplicated(context: Context) -> None:
 
 
 async def sized(context: Context) -> None:
-    """A number of bytes of records stays, and little more."""
+    """A partition keeps so many bytes of records, and little more."""
     await load(context, KEPT | {"retention_bytes": str(RETENTION_BYTES)}, batches, _hold)
 
 

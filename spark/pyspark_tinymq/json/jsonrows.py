@@ -32,7 +32,7 @@ _SPACE = re.compile(r"[\x00- ]+")
 _BASE64 = re.compile(r"(?:[\x00- ]*[A-Za-z0-9+/]{4})*(?:[\x00- ]*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))?[\x00- ]*")
 """Groups of four characters, with optional white space between them."""
 _EXACT = decimal.Context(prec=200, rounding=decimal.ROUND_HALF_UP)
-_DIGITS_MAX = 200  # beyond any DECIMAL, and more than an exponent may ask memory for
+_DIGITS_MAX = 200  # more than any DECIMAL has; it also bounds the memory that an exponent can ask for
 
 Read = Callable[[object], Any]
 
@@ -226,7 +226,7 @@ def _written(tree: object) -> str:
     The function does not recurse, so the depth of the document is not limited by Python's stack.
     """
     pieces: list[str] = []
-    # A stack of (is this text already, the text or the tree). The next part to write is the last one.
+    # A stack of parts, the next one to write last: (True, text), or (False, a tree that is not text yet).
     left: list[tuple[bool, object]] = [(False, tree)]
     while left:
         done, part = left.pop()

@@ -234,18 +234,18 @@ def test_a_crash_in_the_life_of_a_log(tmp_path: Path, how: str, every: int) -> N
     assert operations > 100
     for after in range(len(how) % every, operations, every):
         machine, witness = Machine(tmp_path / str(after)), Witness()
-        ballots: dict[str, tuple[int, int | None]] = {}
+        votes: dict[str, tuple[int, int | None]] = {}
         machine.files.faults.die_at("*", after, bytes_written=(after * 97) % 700)
         with pytest.raises(Crash):
-            run(life(machine.files, witness, ballots))  # type: ignore[arg-type]
+            run(life(machine.files, witness, votes))  # type: ignore[arg-type]
         rng = random.Random(after)
         if how != "power_cut":
-            run(reopen(machine.start(), witness, ballots))  # type: ignore[arg-type]
+            run(reopen(machine.start(), witness, votes))  # type: ignore[arg-type]
         if how != "kill":
             machine.power_cut(rng)
-        found = run(reopen(machine.start(), witness, ballots))  # type: ignore[arg-type]
+        found = run(reopen(machine.start(), witness, votes))  # type: ignore[arg-type]
         machine.power_cut(rng)
-        assert run(reopen(machine.files, witness, ballots)) == found  # type: ignore[arg-type]
+        assert run(reopen(machine.files, witness, votes)) == found  # type: ignore[arg-type]
 
 
 def test_a_store_in_use_stays_locked(machine: Machine) -> None:

@@ -47,12 +47,12 @@ def test_the_answer_to_a_vote_request(
 
 
 def test_a_vote_counts_once_and_a_strangers_vote_never() -> None:
-    ballot = Candidacy(6, pre=False)
+    candidacy = Candidacy(6, pre=False)
     for voter in (1, 1, 1, 8, 9):
-        ballot.voters.add(voter)
-        assert not ballot.won(membership())
-    ballot.voters.add(2)
-    assert ballot.won(membership())
+        candidacy.voters.add(voter)
+        assert not candidacy.won(membership())
+    candidacy.voters.add(2)
+    assert candidacy.won(membership())
 
 
 @pytest.mark.parametrize("seed", range(50))

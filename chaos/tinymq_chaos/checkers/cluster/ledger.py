@@ -12,7 +12,7 @@ from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.history import Log
 
 Identity = tuple[bytes | None, int]  # of a replica: the incarnation of its data directory, and its count
-Ballot = tuple[int, int | None]  # term, voted for
+HardState = tuple[int, int | None]  # term, voted for
 
 
 class Ledger:
@@ -26,7 +26,7 @@ class Ledger:
         self._leaders: dict[tuple[Log, int], int] = {}
         # (index, term) for which a replica vouched
         self._vouched: dict[tuple[Log, int, Identity], tuple[int, int]] = {}
-        self._ballots: dict[tuple[Log, int, Identity], Ballot] = {}  # votes on which sent messages rest
+        self._hard_states: dict[tuple[Log, int, Identity], HardState] = {}  # votes on which sent messages rest
         self._sequences: dict[tuple[Log, int], tuple[int, int, int]] = {}  # (index, epoch, the next sequence)
         self._again: set[Log] = set()  # groups that recovered with part of their log
         self._states: dict[tuple[Log, int], tuple[int, int]] = {}  # (digest, first broker)
@@ -106,35 +106,35 @@ class Ledger:
 
     # ---- votes ---------------------------------------------------------------------------------------------
 
-    def rests_on(self, log: Log, broker: int, identity: Identity, ballot: Ballot, *, durable: bool) -> None:
+    def rests_on(self, log: Log, broker: int, identity: Identity, hard_state: HardState, *, durable: bool) -> None:
         """A message left that rests on this term and vote."""
-        term, vote = ballot
-        before = self._ballots.get((log, broker, identity), (0, None))
+        term, vote = hard_state
+        before = self._hard_states.get((log, broker, identity), (0, None))
         if not durable:
             self._note(AnomalyKind.TWO_VOTES, f"term {term}, vote {vote}: sent before their sync", log, (broker,))
         if term == before[0] and vote is not None and before[1] not in (None, vote):
             self._note(AnomalyKind.TWO_VOTES, f"votes for {before[1]} and for {vote} in term {term}", log, (broker,))
         if term > before[0] or (term == before[0] and before[1] is None):
-            self._ballots[log, broker, identity] = ballot
+            self._hard_states[log, broker, identity] = hard_state
 
     # ---- openings ------------------------------------------------------------------------------------------
 
     def opened(
-        self, log: Log, broker: int, identity: Identity, ballot: Ballot, term_at: Callable[[int], int | None],
+        self, log: Log, broker: int, identity: Identity, hard_state: HardState, term_at: Callable[[int], int | None],
         last_index: int, unsynced: Collection[str],
     ) -> None:  # fmt: skip
         """A replica takes part (again). Its log ends at `last_index` and has terms `term_at` (None below its first
         entry).
 
-        `ballot` is its term and vote. Its disk does not hold all of the files `unsynced`.
+        `hard_state` is its term and vote. Its disk does not hold all of the files `unsynced`.
         """
         index, term = self._vouched.get((log, broker, identity), (0, 0))
         if index > last_index or (index and term_at(index) not in (None, term)):
             what = f"its log ends at entry {last_index}, or forks before, and it was counted for entry {index}"
             self._note(AnomalyKind.FORGOTTEN, what, log, (broker,))
-        promised = self._ballots.get((log, broker, identity), (0, None))
-        if ballot[0] < promised[0] or (ballot[0] == promised[0] and promised[1] not in (None, ballot[1])):
-            what = f"it is at term {ballot[0]}, vote {ballot[1]}, and was at {promised[0]}, vote {promised[1]}"
+        promised = self._hard_states.get((log, broker, identity), (0, None))
+        if hard_state[0] < promised[0] or (hard_state[0] == promised[0] and promised[1] not in (None, hard_state[1])):
+            what = f"it is at term {hard_state[0]}, vote {hard_state[1]}, and was at {promised[0]}, vote {promised[1]}"
             self._note(AnomalyKind.FORGOTTEN, what, log, (broker,))
         if unsynced:
             what = f"opened with files that its disk may lose: {', '.join(sorted(unsynced))}"

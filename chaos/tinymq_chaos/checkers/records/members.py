@@ -16,7 +16,7 @@ Place = tuple[str, str, int]
 
 
 def skipped_by_the_group(facts: Facts) -> Iterator[Anomaly]:
-    """A group's cursor has passed a record that no member was handed out before."""
+    """A group's cursor has passed a record that was handed out to no member before."""
     handed: dict[Place, dict[int, float]] = defaultdict(dict)
     for call in facts.of("handed_out"):
         for partition, offset in call.result or ():

@@ -57,7 +57,7 @@ def replicas_differ(facts: Facts) -> Iterator[Anomaly]:
                 one, first = chosen.get(entry.index, (entry, other))
                 if one.header_crc == entry.header_crc:
                     if entry.index <= upto:
-                        chosen[entry.index] = entry, other  # below the first entry of earlier replicas, maybe
+                        chosen[entry.index] = entry, other  # may be below the first entry of the replicas before
                     continue
                 what = (
                     f"entry {entry.index}, committed on both, is of term {one.term} with {_records(one.records)} on "

@@ -141,7 +141,8 @@ def reordered(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _skipped(facts: Facts, log: Log, final: FinalPartition) -> Iterator[Anomaly]:
-    """The records of one row of sequences are there up to some number: none is missing before one that is there."""
+    """Of the records of one row of sequences, the first ones are stored, up to some number: none is missing before a
+    stored one."""
     if final.start:
         return  # a missing record may have been removed
     places, known = facts.places(log), (final.names.index(None) if None in final.names else final.end)

@@ -206,8 +206,8 @@ def die_at_write(stage: Stage, rng: random.Random, brokers: list[int], pattern: 
 
 
 def syncing(stage: Stage, rng: random.Random, brokers: list[int]) -> bool:
-    """Return whether one of the brokers is in the middle of a sync that cannot end, for long enough that others have
-    begun theirs, and have sent what they must not send before.
+    """Return whether one of the brokers is in the middle of a sync that does not end. It has lasted long enough for the
+    other brokers to begin theirs, and to send what they may send only after a sync.
     """
     heard = [broker for broker in brokers if asked(stage, broker, lambda disk: disk.slow_sync(SYNC_S))]
     until_s = time.monotonic() + PATIENCE_S

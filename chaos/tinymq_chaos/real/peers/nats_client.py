@@ -208,8 +208,8 @@ class Delivery:
 
 
 class Producer:
-    """Many sends at once, each by itself. JetStream promises their order only to a client that waits for each
-    answer."""
+    """Sends many records at once, each in a call of its own. JetStream promises their order only to a client that waits
+    for each answer."""
 
     def __init__(self, wire: JetStreamWire, timeout_s: float, idempotent: bool) -> None:
         self._wire = wire

@@ -43,8 +43,8 @@ def blocks(data: Path, stream: str) -> list[Path]:
 def stored(data: Path, stream: str) -> tuple[StoredEntry, ...]:
     """Return entries for the checkers.
 
-    NATS has no hash chain: a CRC of every message and the one before it takes its place, so that replicas differ where
-    their messages do.
+    NATS has no hash chain. In its place, each entry has a CRC of its message and of the CRC before it, so that replicas
+    differ where their messages do.
     """
     found: list[StoredEntry] = []
     chain = 0

@@ -32,7 +32,7 @@ from tinymq.raft.rules.configs import Configs
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.messages import Message, RequestVote, Vote
 from tinymq_chaos.broker_changes import TwinSpan
-from tinymq_chaos.checkers.cluster.ledger import Ballot, Identity
+from tinymq_chaos.checkers.cluster.ledger import HardState, Identity
 from tinymq_chaos.sim.virtual.event_loop import running_process
 from tinymq_chaos.sim.virtual.synced_files import SyncedFiles
 from tinymq_chaos.sim.world.brokers import SimBroker
@@ -50,7 +50,7 @@ class Watcher:
         self._world, self._seen = world, world.seen
         self._entries: dict[tuple[GroupId, int], Entry] = {}  # entries that a leader committed
         self._disks: dict[int, tuple[object, SyncedFiles]] = {}  # by broker
-        self._durable: dict[tuple[object, GroupId], Ballot] = {}  # as found on a disk
+        self._durable: dict[tuple[object, GroupId], HardState] = {}  # as found on a disk
 
     # ---- entries -------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Watcher:
             self._seen.log_of(group.id),
             broker.number,
             identity_of(group.replica.state.me),
-            ballot=(group.term, group.replica.state.voted_for),
+            hard_state=(group.term, group.replica.state.voted_for),
             term_at=log.term_at,
             last_index=log.last_index,
             unsynced=() if self._seen.is_weak(group.id) else unsynced,
@@ -132,16 +132,18 @@ class Watcher:
             vote = me.broker_id
         elif isinstance(message, Vote) and message.granted:
             vote = peer
-        ballot = (message.term, vote)
-        durable = self._is_durable(broker, group, ballot)
-        self._world.ledger.rests_on(self._seen.log_of(group), broker.number, identity_of(me), ballot, durable=durable)
+        hard_state = (message.term, vote)
+        durable = self._is_durable(broker, group, hard_state)
+        self._world.ledger.rests_on(
+            self._seen.log_of(group), broker.number, identity_of(me), hard_state, durable=durable
+        )
 
-    def _is_durable(self, broker: SimBroker, group: GroupId, ballot: Ballot) -> bool:
+    def _is_durable(self, broker: SimBroker, group: GroupId, hard_state: HardState) -> bool:
         found = self._durable.get((broker.files, group), NO_HARD_STATE)
-        if not _covers(found, ballot):
+        if not _covers(found, hard_state):
             found = load_votes(self._disk(broker)).hard_states.get(group, NO_HARD_STATE)  # type: ignore[arg-type]
             self._durable[broker.files, group] = found
-        return _covers(found, ballot)
+        return _covers(found, hard_state)
 
     def carries_out(self, operation: Operation) -> None:
         """The writer changes a log on the disk."""
@@ -233,8 +235,8 @@ def _listed_by_both(applied: Membership, newest: Membership) -> dict[int, Identi
     return {broker: identity if other.get(broker) == identity else (None, -1) for broker, identity in mine.items()}
 
 
-def _covers(durable: Ballot, ballot: Ballot) -> bool:
-    return durable[0] > ballot[0] or (durable[0] == ballot[0] and ballot[1] in (None, durable[1]))
+def _covers(durable: HardState, hard_state: HardState) -> bool:
+    return durable[0] > hard_state[0] or (durable[0] == hard_state[0] and hard_state[1] in (None, durable[1]))
 
 
 @contextmanager
