@@ -119,7 +119,7 @@ class FaultyDisk:
         self._nodes: dict[str, Node] = {}  # by path
         self._dirty: dict[Node, float] = {}  # since when, monotonic
         self._pending: dict[str, float] = {}  # directories with changed names, and the time of the last change
-        if self._journal.bytes:  # the journal of a killed process: nothing is known of it but that it is young
+        if self._journal.bytes:  # of a killed process: its changes are recent, and have no times of their own
             self._pending["*"] = time.monotonic()
 
     @property

@@ -160,7 +160,8 @@ class UserThreads:
 
 
 class SteppedLock:
-    """A lock of the synchronous client. A thread may be interrupted before it takes it, and after it released it."""
+    """A lock of the synchronous client. A thread may be interrupted before it takes the lock, and after it has released
+    it."""
 
     def __init__(self, threads: UserThreads) -> None:
         self._threads = threads
