@@ -101,8 +101,8 @@ class Group:
         self._alter = alter
         self._faults = faults
         self._numbers = 0
-        self._folders = 0
-        first = Membership(GROUP, 1, tuple(Replica(b, self._folder()) for b in MEMBERS))
+        self._incarnations = 0
+        first = Membership(GROUP, 1, tuple(Replica(b, self._incarnation()) for b in MEMBERS))
         self._first = Item(0, 0, first)
         self.nodes = [Node(r.broker_id, Disk(r.incarnation, [self._first])) for r in first.replicas]
         self.safe: set[int] = set()  # numbers of entries that a majority had synced when they were committed
@@ -111,9 +111,9 @@ class Group:
         self.recovered = 0
         self._old: list[tuple[Node, Disk]] = []
 
-    def _folder(self) -> bytes:
-        self._folders += 1
-        return self._folders.to_bytes(16, "big")
+    def _incarnation(self) -> bytes:
+        self._incarnations += 1
+        return self._incarnations.to_bytes(16, "big")
 
     def step(self) -> None:
         """One thing happens."""
@@ -278,7 +278,7 @@ class Group:
         if (node := self._stopped()) is not None:
             self.faulty = True
             self._old.append((node, node.disk))
-            node.disk = Disk(self._folder(), [self._first])
+            node.disk = Disk(self._incarnation(), [self._first])
 
     def return_disk(self) -> None:
         """A replaced disk comes back. If its replica is retired, it takes another count."""

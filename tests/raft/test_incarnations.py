@@ -88,7 +88,7 @@ def test_a_wiped_replica_does_not_campaign() -> None:
     simulate(scenario)
 
 
-@pytest.mark.parametrize("lost", ["ballots", "folder"])
+@pytest.mark.parametrize("lost", ["votes", "directory"])
 def test_a_lost_hard_state_or_group_directory_gives_another_incarnation(lost: str) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -96,7 +96,7 @@ def test_a_lost_hard_state_or_group_directory_gives_another_incarnation(lost: st
         await cluster.run_for(1.0)
         broker = cluster.followers()[0]
         broker.kill()
-        if lost == "ballots":
+        if lost == "votes":
             for path in VOTES:
                 broker.files.remove(path)
         else:

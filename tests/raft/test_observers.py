@@ -140,8 +140,8 @@ def test_a_damaged_observer_repairs_itself_and_delays_no_members_repair() -> Non
         for broker_id, whole in ((LATE, Role.OBSERVER), (member, Role.FOLLOWER)):
             broker = cluster.brokers[broker_id]
             broker.kill()
-            folder = group_directory(METADATA_GROUP)
-            newest = max(p for p in broker.files.paths() if p.startswith(folder) and p.endswith(SEGMENT))
+            directory = group_directory(METADATA_GROUP)
+            newest = max(p for p in broker.files.paths() if p.startswith(directory) and p.endswith(SEGMENT))
             broker.files.flip_bit(newest, 64 + 40)
             await broker.start()
             group = broker.group(METADATA_GROUP)
@@ -307,11 +307,11 @@ def test_storms_with_observers(seed: int) -> None:
 
 
 def with_observer(peer: int = LATE) -> tuple[Any, Any]:
-    leader, lines, _ = leading()
-    lines.up.add(peer)
-    lines.folders[peer] = incarnation(peer)
+    leader, link, _ = leading()
+    link.up.add(peer)
+    link.incarnations[peer] = incarnation(peer)
     assert leader.followers.observe(peer)
-    return leader, lines
+    return leader, link
 
 
 def configs() -> Configs:
@@ -379,13 +379,13 @@ def test_a_slow_observer_delays_no_lone_write() -> None:
 
 
 def test_a_group_rests_when_its_live_observers_know_everything() -> None:
-    leader, lines = with_observer()
+    leader, link = with_observer()
     for peer in (2, 3):
         leader.acknowledged(peer, ack(5, commit=5))
     assert not leader.quiet(configs(), 5)
     leader.acknowledged(LATE, ack(5, commit=5))
     assert leader.quiet(configs(), 5)
-    lines.up.discard(LATE)
+    link.up.discard(LATE)
     leader.lost(LATE)
     assert leader.quiet(configs(), 5), "the leader does not wait for dead observers"
 
@@ -403,10 +403,10 @@ def test_the_number_of_observers_is_bounded_and_a_leaving_one_frees_its_place() 
 
 
 def test_a_cold_read_for_an_observer_that_is_gone_is_dropped() -> None:
-    leader, lines = with_observer()
+    leader, link = with_observer()
     leader.followers.forget(LATE)
     leader.entries_read(LATE, 2, chain([1, 1])[1:], 0)
-    assert lines.take(LATE) == []
+    assert link.take(LATE) == []
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ def listed_count(cluster: Cluster, broker: Broker) -> int:
     return replica.count
 
 
-def stored(broker: Broker, folder: str) -> dict[str, bytes]:
+def stored(broker: Broker, directory: str) -> dict[str, bytes]:
     """All segments there."""
-    return {p: broker.files.content(p) for p in broker.files.paths() if p.startswith(folder) and p.endswith(SEGMENT)}
+    return {p: broker.files.content(p) for p in broker.files.paths() if p.startswith(directory) and p.endswith(SEGMENT)}
 
 
 def flip_first(broker: Broker) -> None:

@@ -144,7 +144,7 @@ def test_a_follower_behind_the_first_entry_is_caught_up_while_the_group_goes_on(
     simulate(scenario)
 
 
-def test_a_replica_with_an_empty_folder_is_caught_up() -> None:
+def test_a_replica_with_an_empty_directory_is_caught_up() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.settle()
         away = cluster.followers()[0]

@@ -95,7 +95,7 @@ def test_the_next_config_waits_until_the_previous_one_is_applied() -> None:
     ("replica", "may"),
     [
         (Replica(2, incarnation(2), 1), True),  # lost something: a higher count
-        (Replica(2, incarnation(9)), True),  # another folder
+        (Replica(2, incarnation(9)), True),  # another data directory
         (OLD, False),  # is listed
         (Replica(9, incarnation(9)), False),  # no member's broker
     ],

@@ -55,7 +55,7 @@ def test_has_quorum(members: int, brokers: set[int], expected: bool) -> None:
 def test_a_member_is_a_broker_and_its_incarnation() -> None:
     members = membership()
     assert members.lists(2, incarnation(2), 0)
-    assert not members.lists(2, incarnation(3), 0)  # another data folder
+    assert not members.lists(2, incarnation(3), 0)  # another data directory
     assert not members.lists(2, incarnation(2), 1)  # it lost something since
     assert not members.lists(2, None, 0)  # never seen
     assert not members.lists(4, incarnation(4), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import google_crc32c
 import pytest
 
-from tests.raft.roles.test_replication import CONFIGS, TERM, Lines, ack
+from tests.raft.roles.test_replication import CONFIGS, TERM, FakeLink, ack
 from tests.raft.values import ListLog, chain, incarnation
 from tinymq.base.config import Limits, Timing
 from tinymq.format import entry
@@ -30,19 +30,19 @@ CRC = crc32c(DATA)
 STATE = Snapshot(index=TRIMMED, entry_term=1, entry_crc=77, next_offset=10, append_time_us=1, data=DATA, data_crc=CRC)
 
 
-def leading() -> tuple[Replication, Lines]:
+def leading() -> tuple[Replication, FakeLink]:
     """A leader of entries 11 to 20. Follower 2 reports an empty log, follower 3 has all entries."""
-    log, lines = ListLog(chain([*[1] * 19, TERM]), trimmed=TRIMMED), Lines()
+    log, link = ListLog(chain([*[1] * 19, TERM]), trimmed=TRIMMED), FakeLink()
     leader = Replication(
-        term=TERM, first_of_term=20, peers=[2, 3], log=log, link=lines, limits=Limits(), timing=Timing()
+        term=TERM, first_of_term=20, peers=[2, 3], log=log, link=link, limits=Limits(), timing=Timing()
     )
     leader.replicate(10)
     leader.acknowledged(3, ack(durable=20, commit=20))
     leader.acknowledged(
         2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=0, commit=1, count=0)
     )
-    lines.sent.clear()
-    return leader, lines
+    link.sent.clear()
+    return leader, link
 
 
 def install_snapshot_ack(received: int, crc: int = CRC, count: int = 0) -> InstallSnapshotAck:
@@ -50,14 +50,14 @@ def install_snapshot_ack(received: int, crc: int = CRC, count: int = 0) -> Insta
 
 
 def test_a_follower_behind_the_first_entry_gets_the_snapshot_then_the_entries() -> None:
-    leader, lines = leading()
+    leader, link = leading()
     leader.replicate(10)
     leader.replicate(10)
-    assert lines.states == [2], "the snapshot is read once"
-    assert lines.take(2) == []
+    assert link.snapshot_reads == [2], "the snapshot is read once"
+    assert link.take(2) == []
     leader.snapshots.read(STATE)
     leader.replicate(10)
-    (offer,) = lines.take(2)
+    (offer,) = link.take(2)
     assert offer == InstallSnapshot(
         term=TERM, index=TRIMMED, entry_term=1, entry_crc=77, next_offset=10, append_time_us=1, size=len(DATA), crc=CRC
     )
@@ -66,7 +66,7 @@ def test_a_follower_behind_the_first_entry_gets_the_snapshot_then_the_entries() 
         assert leader.snapshots.acknowledged(2, install_snapshot_ack(len(got)))
         leader.replicate(10)
         leader.replicate(10)
-        (piece,) = lines.take(2)
+        (piece,) = link.take(2)
         assert isinstance(piece, SnapshotChunk)
         assert (piece.position, piece.index, piece.crc) == (len(got), TRIMMED, CRC)
         assert len(piece.body) <= SNAPSHOT_CHUNK_BYTES
@@ -76,7 +76,7 @@ def test_a_follower_behind_the_first_entry_gets_the_snapshot_then_the_entries() 
     leader.acknowledged(2, ack(durable=TRIMMED, commit=TRIMMED))
     assert leader.progress[2].mode is Mode.REPLICATE
     leader.replicate(20)
-    (append,) = lines.take(2)
+    (append,) = link.take(2)
     assert isinstance(append, Append)
     assert (append.prev_index, len(append.entries)) == (TRIMMED, 10)
     leader.settle(20)
@@ -85,69 +85,69 @@ def test_a_follower_behind_the_first_entry_gets_the_snapshot_then_the_entries() 
 
 def test_a_transfer_resumes_at_the_followers_position() -> None:
     """After a lost connection, or with chunks from another leader."""
-    leader, lines = leading()
+    leader, link = leading()
     leader.replicate(10)
     leader.snapshots.read(STATE)
     leader.replicate(10)
     leader.snapshots.acknowledged(2, install_snapshot_ack(0))
     leader.lost(2)
     leader.replicate(10)
-    (probe,) = [m for m in lines.take(2) if isinstance(m, Append)]
+    (probe,) = [m for m in link.take(2) if isinstance(m, Append)]
     assert probe.prev_index == TRIMMED, "the follower may have it by now"
     leader.acknowledged(
         2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=0, commit=1, count=0)
     )
     leader.replicate(10)
-    (offer,) = lines.take(2)
+    (offer,) = link.take(2)
     assert isinstance(offer, InstallSnapshot)
     leader.snapshots.acknowledged(2, install_snapshot_ack(SNAPSHOT_CHUNK_BYTES))
     leader.replicate(10)
-    (piece,) = lines.take(2)
+    (piece,) = link.take(2)
     assert isinstance(piece, SnapshotChunk)
     assert piece.position == SNAPSHOT_CHUNK_BYTES
 
 
 def test_an_unanswered_snapshot_is_offered_again() -> None:
-    leader, lines = leading()
+    leader, link = leading()
     leader.replicate(10)
     leader.snapshots.read(STATE)
     leader.replicate(10)
-    lines.take(2)
-    lines.time += 2 * PROBE_RETRY_S
+    link.take(2)
+    link.time += 2 * PROBE_RETRY_S
     leader.settle(10)
     leader.replicate(10)
-    assert isinstance(lines.take(2)[0], InstallSnapshot)
+    assert isinstance(link.take(2)[0], InstallSnapshot)
     leader.snapshots.acknowledged(2, install_snapshot_ack(0))
     leader.replicate(10)
-    lines.take(2)
-    lines.time += 2 * PROBE_RETRY_S
+    link.take(2)
+    link.time += 2 * PROBE_RETRY_S
     leader.settle(10)
     leader.replicate(10)
-    assert lines.take(2) == [], "a chunk has more time"
-    lines.time += 2 * Timing().bulk_stalled_s
+    assert link.take(2) == [], "a chunk has more time"
+    link.time += 2 * Timing().bulk_stalled_s
     leader.settle(10)
     leader.replicate(10)
-    assert isinstance(lines.take(2)[0], InstallSnapshot), "the repeated offer asks how many bytes the follower has"
+    assert isinstance(link.take(2)[0], InstallSnapshot), "the repeated offer asks how many bytes the follower has"
 
 
 def test_a_failed_read_of_the_snapshot_is_retried_later() -> None:
-    leader, lines = leading()
+    leader, link = leading()
     leader.replicate(10)
     leader.snapshots.read(None)
     leader.replicate(10)
-    assert lines.states == [2]
-    lines.time += 2 * PROBE_RETRY_S
+    assert link.snapshot_reads == [2]
+    link.time += 2 * PROBE_RETRY_S
     leader.settle(10)
     leader.replicate(10)
-    assert lines.states == [2, 2]
+    assert link.snapshot_reads == [2, 2]
 
 
 def test_another_incarnation_begins_with_a_probe() -> None:
-    leader, lines = leading()
+    leader, link = leading()
     leader.replicate(10)
     leader.snapshots.read(STATE)
     leader.replicate(10)
-    lines.folders[2] = incarnation(9)
+    link.incarnations[2] = incarnation(9)
     leader.acknowledged(
         2, AppendAck(term=TERM, durable=0, received=0, conflict=True, next=2, next_term=0, commit=1, count=1)
     )
@@ -195,18 +195,18 @@ def test_the_loop_never_copies_a_whole_snapshot_at_once(monkeypatch: pytest.Monk
             sizes.append(len(data))
             return int(google_crc32c.extend(seed, data))
 
-    leader, lines = leading()
+    leader, link = leading()
     leader.replicate(10)
     monkeypatch.setattr(entry, "google_crc32c", Counting)
     leader.snapshots.read(STATE)
     leader.replicate(10)
-    (offer,) = lines.take(2)
+    (offer,) = link.take(2)
     assert isinstance(offer, InstallSnapshot)
     incoming = IncomingSnapshot(offer)
     while (whole := incoming.whole()) is None:
         leader.snapshots.acknowledged(2, install_snapshot_ack(incoming.received))
         leader.replicate(10)
-        (piece,) = lines.take(2)
+        (piece,) = link.take(2)
         assert isinstance(piece, SnapshotChunk)
         incoming.take(piece)
     assert whole == STATE
