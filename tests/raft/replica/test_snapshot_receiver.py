@@ -48,7 +48,7 @@ def test_an_offered_snapshot_is_installed_only_if_needed() -> None:
     assert need_of(log, 9, OFFER, len(CONTENT) - 1) is Need.TOO_LARGE
 
 
-def piece(position: int, size: int) -> SnapshotChunk:
+def chunk(position: int, size: int) -> SnapshotChunk:
     return SnapshotChunk(OFFER.term, OFFER.index, OFFER.crc, position, CONTENT[position : position + size])
 
 
@@ -59,7 +59,7 @@ def test_chunks_arrive_in_any_order_and_more_than_once(seed: int) -> None:
     while incoming.whole() is None:
         at = rng.choice([incoming.received, rng.randrange(len(CONTENT))])
         before = incoming.received
-        incoming.take(piece(at, rng.randint(1, 300)))
+        incoming.take(chunk(at, rng.randint(1, 300)))
         assert incoming.received == before or at == before
     state = incoming.whole()
     assert state is not None
@@ -69,15 +69,15 @@ def test_chunks_arrive_in_any_order_and_more_than_once(seed: int) -> None:
 
 def test_a_snapshot_with_a_wrong_checksum_is_received_again() -> None:
     incoming = IncomingSnapshot(OFFER)
-    incoming.take(piece(0, 100))
-    incoming.take(replace(piece(100, len(CONTENT)), body=bytes(len(CONTENT) - 100)))
+    incoming.take(chunk(0, 100))
+    incoming.take(replace(chunk(100, len(CONTENT)), body=bytes(len(CONTENT) - 100)))
     assert incoming.whole() is None
     assert incoming.received == 0
 
 
 def test_a_snapshot_never_grows_beyond_its_offered_size() -> None:
     incoming = IncomingSnapshot(OFFER)
-    incoming.take(replace(piece(0, 1), body=bytes(len(CONTENT) + 1)))
+    incoming.take(replace(chunk(0, 1), body=bytes(len(CONTENT) + 1)))
     assert incoming.received == 0
 
 
@@ -109,7 +109,7 @@ def caught_up(cluster: Cluster, broker: Broker) -> bool:
     return broker.up and broker.group().role is Role.FOLLOWER and cluster.agreed()
 
 
-def pieces(heard: list[tuple[int, int, Channel, pb.Peer, bytes]]) -> list[tuple[int, int]]:
+def chunks(heard: list[tuple[int, int, Channel, pb.Peer, bytes]]) -> list[tuple[int, int]]:
     """(from, position), in order."""
     return [(a, m.snapshot_chunk.position) for a, _, _, m, _ in heard if m.HasField("snapshot_chunk")]
 
@@ -129,7 +129,7 @@ def test_a_follower_behind_the_first_entry_is_caught_up_while_the_group_goes_on(
         await cluster.settle()
         assert away.group() is group
         assert group.log.first_index == cluster.leader().group().log.first_index
-        assert [at for _, at in pieces(heard)] == [i * SNAPSHOT_CHUNK_BYTES for i in range(PIECES)]
+        assert [at for _, at in chunks(heard)] == [i * SNAPSHOT_CHUNK_BYTES for i in range(PIECES)]
         assert sum(m.HasField("install_snapshot") for _, _, _, m, _ in heard) == 1, (
             "it reports unasked that it has the snapshot"
         )
@@ -185,12 +185,12 @@ def test_a_transfer_resumes_after_a_lost_connection() -> None:
         heard = listen(cluster)
         await away.start()
         leader = cluster.leader()
-        await cluster.until(lambda: len(pieces(heard)) == 3, 5.0)
+        await cluster.until(lambda: len(chunks(heard)) == 3, 5.0)
         cluster.cut(leader.id, away.id)
         await cluster.run_for(0.1)
         cluster.heal()
         await cluster.until(lambda: caught_up(cluster, away), 8.0)
-        positions = [at for _, at in pieces(heard)]
+        positions = [at for _, at in chunks(heard)]
         assert positions.count(0) == 1
         assert len(positions) <= PIECES + 1
         await cluster.check_logs()
@@ -207,11 +207,11 @@ def test_a_transfer_resumes_under_another_leader() -> None:
         heard = listen(cluster)
         await away.start()
         leader = cluster.leader()
-        await cluster.until(lambda: len(pieces(heard)) == 3, 5.0)
+        await cluster.until(lambda: len(chunks(heard)) == 3, 5.0)
         leader.process.do(lambda: leader.host.transfer(GROUP))
         await cluster.until(lambda: cluster.leaders() and cluster.leader() is not leader, 5.0)
         await cluster.until(lambda: caught_up(cluster, away), 8.0)
-        sent = pieces(heard)
+        sent = chunks(heard)
         assert [at for _, at in sent].count(0) == 1
         assert len({source for source, _ in sent}) == 2
         await cluster.check_logs()

@@ -66,11 +66,11 @@ def test_a_follower_behind_the_first_entry_gets_the_snapshot_then_the_entries() 
         assert leader.snapshots.acknowledged(2, install_snapshot_ack(len(got)))
         leader.replicate(10)
         leader.replicate(10)
-        (piece,) = link.take(2)
-        assert isinstance(piece, SnapshotChunk)
-        assert (piece.position, piece.index, piece.crc) == (len(got), TRIMMED, CRC)
-        assert len(piece.body) <= SNAPSHOT_CHUNK_BYTES
-        got += piece.body
+        (chunk,) = link.take(2)
+        assert isinstance(chunk, SnapshotChunk)
+        assert (chunk.position, chunk.index, chunk.crc) == (len(got), TRIMMED, CRC)
+        assert len(chunk.body) <= SNAPSHOT_CHUNK_BYTES
+        got += chunk.body
     assert got == DATA
     assert not leader.quiet(CONFIGS, 20)
     leader.acknowledged(2, ack(durable=TRIMMED, commit=TRIMMED))
@@ -102,9 +102,9 @@ def test_a_transfer_resumes_at_the_followers_position() -> None:
     assert isinstance(offer, InstallSnapshot)
     leader.snapshots.acknowledged(2, install_snapshot_ack(SNAPSHOT_CHUNK_BYTES))
     leader.replicate(10)
-    (piece,) = link.take(2)
-    assert isinstance(piece, SnapshotChunk)
-    assert piece.position == SNAPSHOT_CHUNK_BYTES
+    (chunk,) = link.take(2)
+    assert isinstance(chunk, SnapshotChunk)
+    assert chunk.position == SNAPSHOT_CHUNK_BYTES
 
 
 def test_an_unanswered_snapshot_is_offered_again() -> None:
@@ -159,7 +159,7 @@ def test_another_incarnation_begins_with_a_probe() -> None:
     [
         ([0], [0]),
         ([100], [100]),  # resumed
-        ([0, 0], [0]),  # twice: the piece is out
+        ([0, 0], [0]),  # twice: the chunk is out
         ([0, 5, 0], [0, 5, 0]),  # it dropped what did not match its checksum
         ([len(DATA)], []),  # all of it: an AppendAck follows
         ([len(DATA) + 1], []),
@@ -206,8 +206,8 @@ def test_the_loop_never_copies_a_whole_snapshot_at_once(monkeypatch: pytest.Monk
     while (whole := incoming.whole()) is None:
         leader.snapshots.acknowledged(2, install_snapshot_ack(incoming.received))
         leader.replicate(10)
-        (piece,) = link.take(2)
-        assert isinstance(piece, SnapshotChunk)
-        incoming.take(piece)
+        (chunk,) = link.take(2)
+        assert isinstance(chunk, SnapshotChunk)
+        incoming.take(chunk)
     assert whole == STATE
     assert max(sizes) == SNAPSHOT_CHUNK_BYTES
