@@ -18,7 +18,7 @@ MEMBERS_MAX = 1000  # of one group
 
 
 @dataclass(slots=True)
-class Session:
+class LastHeartbeat:
     """The newest heartbeat of a member."""
 
     heard_s: float
@@ -31,7 +31,7 @@ class GroupSessions:
     """The sessions of one group, since this broker leads its coordinator."""
 
     since_s: float  # monotonic time at which this broker began to lead; members in the state count as heard then
-    sessions: dict[str, Session] = field(default_factory=dict)
+    sessions: dict[str, LastHeartbeat] = field(default_factory=dict)
     asked_s: dict[PartitionId, tuple[int, float]] = field(default_factory=dict)  # (epoch, since when)
     deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
     due: bool = True  # the assignment may differ from its target: look at the group
@@ -47,7 +47,7 @@ class GroupSessions:
             raise QuotaExceeded(f"the group has {MEMBERS_MAX} members")
         if before is not None and before.session == beat.member.session and beat.number < before.number:
             return False
-        self.sessions[beat.name] = Session(now_s, beat.member.session, beat.number)
+        self.sessions[beat.name] = LastHeartbeat(now_s, beat.member.session, beat.number)
         return True
 
     def silences(self, now_s: float) -> Callable[[str], float]:
