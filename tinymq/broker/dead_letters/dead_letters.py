@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from tinymq.base.clock import Clock
 from tinymq.base.meter import Meter
@@ -14,16 +12,8 @@ from tinymq.broker.dead_letters.courier import METHOD, Courier
 from tinymq.broker.dead_letters.receiver import Receiver
 from tinymq.broker.dead_letters.redrive import Redrive
 from tinymq.broker.dead_letters.story import Stories
-from tinymq.broker.groups.groups import Groups
+from tinymq.broker.groups.groups import Groups, Peers
 from tinymq.broker.serve.broker import Broker
-
-
-class Peers(Protocol):
-    """The part of the Raft host that reaches other brokers (tinymq.raft.Host)."""
-
-    def leader_of(self, group_id: GroupId) -> tuple[int, int] | None: ...
-    async def request(self, broker_id: int, method: str, body: bytes, timeout_s: float) -> bytes: ...
-    def serve(self, method: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None: ...
 
 
 class DeadLetters:
