@@ -18,7 +18,7 @@ CHECK_S = 50  # of that: `make check`
 WORKERS = 3  # Makefile: PARALLEL
 SHARES_S = {  # of the time of all workers, by the first folder below tests/; "": the files in tests/ itself
     "": 44,
-    "access": 40,
+    "access": 52,
     "benchmarks": 10,
     "broker": 50,
     "chaos": 249,
@@ -29,14 +29,14 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "fuzz": 20,
     "gateway": 27,
     "log": 45,
-    "metrics": 30,
+    "metrics": 27,
     "packaging": 9,
     "proto": 2,
-    "raft": 93,
+    "raft": 88,
     "registry": 48,
     "rpc": 37,
     "spark": 139,
-    "testing": 40,
+    "testing": 36,
     "tls": 60,
     "upgrade": 11,
 }

@@ -14,6 +14,7 @@ from tinymq.base.extras import EXTRAS, MissingExtra, install_command, pip_argume
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
+    "pyjwt[crypto]": "jwt",
     "grpcio-health-checking": "grpc_health",
     "grpcio-reflection": "grpc_reflection",
 }
@@ -41,7 +42,7 @@ def run(program: str, *arguments: str, missing: set[str] | None = None) -> subpr
 def test_the_table_is_what_the_distribution_says() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {}
-    for extra in ("broker", "cli", "zookeeper", "spark", "polars", "duckdb"):
+    for extra in ("broker", "cli", "jwt", "zookeeper", "spark", "polars", "duckdb"):
         for requirement in extras[extra]:
             name = requirement.split(">")[0].split("=")[0].strip()
             if not name.startswith("tinymq"):

@@ -18,7 +18,7 @@ from tests.broker.partition.test_partition import Bench
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import batch
 from tinymq.access.caller import Credential
-from tinymq.access.gate import StreamGuard
+from tinymq.access.stream_guard import StreamGuard
 from tinymq.base.config import MIB, Limits, Timing
 from tinymq.base.errors import Closed, InvalidRequest, UnknownPartition
 from tinymq.broker.partition.admission import PACKED_COST

@@ -19,10 +19,11 @@ class Principal:
     """A caller who has proven who it is."""
 
     name: str
-    proof: str  # token, certificate; or forwarded: another broker of the cluster has checked it
+    proof: str  # token, certificate, jwt; or forwarded: another broker of the cluster has checked it
     roles: tuple[str, ...] = ()  # beyond those that the registry has for the user
     expires_us: int = 0  # when the proof ends, wall time; 0: it does not
     sha256: bytes = field(default=b"", repr=False)  # of the token, by which a revocation is noticed
+    key_id: str = ""  # of the issuer's key that signed a JWT: it counts as long as the key does
 
 
 NOBODY = Principal("", "")

@@ -13,15 +13,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from tinymq.access.audit import Audit, Event
-from tinymq.access.caller import QUOTA_PREFIX, Caller, Credential, quota_name
+from tinymq.access.caller import QUOTA_PREFIX, Caller, Credential
 from tinymq.access.directory import NOBODY, Directory, Principal, Reader, denied
 from tinymq.access.identity import ACCESS, RECORD_KINDS, SWITCH, parse_switch
 from tinymq.access.quotas import QUOTA
+from tinymq.access.stream_guard import StreamGuard
 from tinymq.base.clock import Clock
 from tinymq.base.config import BrokerConfig, is_loopback
 from tinymq.base.errors import NotReady, QuotaExceeded, TinymqError, Unauthenticated, UnknownTopic
@@ -36,7 +37,9 @@ REFRESH_S = 2.0  # for an answer; together with LISTEN_S below the 5 s in which 
 DEAF_S = 25.0  # without an answer, this broker allows nothing; below the 30 s that users are told
 TOKEN_CHARS_MAX = 8192
 CONNECTION_MS = 1000  # after which a caller with too many connections may try again
-ACCESSES_MAX = 20_000  # that one stream remembers: a cluster has no more partitions
+
+if TYPE_CHECKING:
+    from tinymq.access.issuer import Issuer
 
 logger = structlog.get_logger("tinymq.access")
 
@@ -51,15 +54,18 @@ class Gate:
         *,
         required: bool = False,
         plain_tokens: bool = False,
+        issuer: Issuer | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], object] = lambda work: work.close(),
     ) -> None:
         """`required`: callers are checked whatever the registry says, and before it has said anything. `plain_tokens`:
-        take tokens over connections without TLS from other machines, too. `spawn` runs a task."""
+        take tokens over connections without TLS from other machines, too. `issuer`: of further tokens. `spawn` runs a
+        task."""
         self.generation = 0
         self.on = required
         self.audit = audit
         self._clock = clock
         self._plain_tokens = plain_tokens
+        self._issuer = issuer
         self._spawn = spawn
         self._registry: RegistryService | None = None
         self._reader = Reader()
@@ -76,6 +82,9 @@ class Gate:
     def follow(self, registry: RegistryService) -> None:
         """Decide by this registry from now on."""
         self._registry = registry
+        if self._issuer is not None:
+            self._issuer.keys.changed = self._look_again
+            self._spawn(self._issuer.keys.run())
         for kind in (*RECORD_KINDS, QUOTA):
             registry.watch_records(kind, self._changed)
         self._changed()
@@ -152,6 +161,8 @@ class Gate:
             raise Unauthenticated("a token came over a connection that others can read", hint=hint)
         if len(credential.token) > TOKEN_CHARS_MAX:
             raise Unauthenticated(f"a token of {len(credential.token)} characters")
+        if self._issuer is not None and self._issuer.takes(credential.token):
+            return self.present(self._issuer.principal(credential.token))
         sha256 = hash_token(credential.token)
         held = self.directory.holder(sha256)
         if held is None:
@@ -164,6 +175,8 @@ class Gate:
         if 0 < principal.expires_us <= self._clock.wall_us():
             since = shown(datetime.fromtimestamp(principal.expires_us / 1e6, UTC))
             raise Unauthenticated(f"the {principal.proof} of {principal.name!r} has expired on {since}")
+        if principal.proof == "jwt" and (self._issuer is None or not self._issuer.holds(principal)):
+            raise Unauthenticated(f"the key that signed the token of {principal.name!r} is not the issuer's any more")
         if principal.sha256 and self.directory.holder(principal.sha256) is None:
             raise Unauthenticated(f"the token of {principal.name!r} is revoked")
         return principal
@@ -323,78 +336,9 @@ class Gate:
 def make_gate(config: BrokerConfig, clock: Clock, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> Gate:
     """The gate of a broker of this configuration."""
     required, plain_tokens = config.access_required, config.tokens_without_tls
-    return Gate(clock, Audit(clock), required=required, plain_tokens=plain_tokens, spawn=spawn)
+    issuer = None
+    if config.jwt.issuer:
+        from tinymq.access.issuer import make_issuer  # here: it needs an extra
 
-
-Refused = Callable[["Access", TinymqError], None]
-"""Called with what a stream may not do any more, and the reason."""
-
-Access = tuple[str, str, bytes | str]
-"""Operation, kind and name; of a topic, its id."""
-
-
-class StreamGuard:
-    """What one open stream may do: asked once for each resource, and again after each change."""
-
-    __slots__ = ("_call", "_gate", "allowed", "caller", "lapsed", "refused")
-
-    def __init__(self, gate: Gate, caller: Caller, call: str) -> None:
-        self.caller = caller
-        self.refused: Refused = _keep_waiting
-        self.lapsed: Callable[[], None] = _keep_open  # called when the proof of who calls does not hold any more
-        self._gate = gate
-        self._call = call
-        self.allowed: set[Access] = set()  # invariant: all of it is allowed by the gate's present directory
-
-    def check(self, access: Access) -> None:
-        """Raises Unauthenticated, Denied, NotReady, UnknownTopic unless the access is allowed now."""
-        if access in self.allowed:
-            return
-        self._check(access, once=True)
-        if len(self.allowed) >= ACCESSES_MAX:  # while nobody is checked, a client may name any ids
-            self.allowed.clear()
-        self.allowed.add(access)
-
-    def look_again(self) -> None:
-        """Refuse what is not allowed any more."""
-        if not self._gate.holds(self.caller.principal):
-            self.lapsed()
-        for access in list(self.allowed):
-            try:
-                self._check(access, once=False)
-            except TinymqError as error:
-                self.allowed.discard(access)
-                self.refused(access, error)
-
-    def proof_left_s(self) -> float:
-        """The seconds until the proof of who calls ends; math.inf: it does not end by itself."""
-        expires_us = self.caller.principal.expires_us
-        return max(0.0, (expires_us - self._gate.now_us()) / 1e6) if expires_us else math.inf
-
-    @property
-    def quota_name(self) -> str:
-        """The name to whose quota the stream counts; "" while callers are not checked."""
-        return quota_name(self.caller.principal) if self._gate.on else ""
-
-    def close(self) -> None:
-        """End the guard together with its stream."""
-        self._gate.forget(self)
-
-    def _check(self, access: Access, *, once: bool) -> None:
-        gate = self._gate
-        if not gate.on:
-            return
-        operation, kind, name = access
-        gate.present(self.caller.principal)
-        if isinstance(name, bytes):
-            gate.require_topic(self.caller, self._call, operation, name, once=once)
-        else:
-            gate.require(self.caller, self._call, operation, kind, name, once=once)
-
-
-def _keep_waiting(access: Access, error: TinymqError) -> None:
-    """For a stream in which nothing waits: its next message is refused."""
-
-
-def _keep_open() -> None:
-    """For a stream that has not begun: its first message is refused."""
+        issuer = make_issuer(config.jwt, clock)
+    return Gate(clock, Audit(clock), required=required, plain_tokens=plain_tokens, issuer=issuer, spawn=spawn)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from tinymq.access.gate import StreamGuard
+from tinymq.access.stream_guard import StreamGuard
 
 SPREAD = 0.2  # of a life: connections that were opened together do not end together
 DRAIN, DRAIN_S_MIN = 0.1, 2.0  # of a life, after the notice, for what is under way; of a short life, the half

@@ -31,6 +31,7 @@ from typing import Any
 from tinymq.base import extras
 from tinymq.base.config import BrokerConfig, Limits, Timing, parse_peer
 from tinymq.base.errors import InvalidConfig
+from tinymq.base.identity.issuer_config import IssuerConfig
 
 with extras.required("tinymq.app.settings"):
     from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -43,7 +44,7 @@ NOT_OURS = frozenset(
 )  # read by clients, not by a broker
 
 
-def _section(name: str, values: type[Limits] | type[Timing]) -> type[BaseModel]:
+def _section(name: str, values: type[Limits] | type[Timing] | type[IssuerConfig]) -> type[BaseModel]:
     """A model with the fields and defaults of a frozen dataclass, so that they are declared once."""
     default = values()
     declared: dict[str, Any] = {
@@ -54,6 +55,7 @@ def _section(name: str, values: type[Limits] | type[Timing]) -> type[BaseModel]:
 
 LimitsSection = _section("LimitsSection", Limits)
 TimingSection = _section("TimingSection", Timing)
+JwtSection = _section("JwtSection", IssuerConfig)
 
 
 class BrokerSettings(BaseSettings):
@@ -87,6 +89,7 @@ class BrokerSettings(BaseSettings):
     registry: str = "replicated"
     limits: LimitsSection = LimitsSection()  # type: ignore[valid-type]
     timing: TimingSection = TimingSection()  # type: ignore[valid-type]
+    jwt: JwtSection = JwtSection()  # type: ignore[valid-type]
 
     @classmethod
     def settings_customise_sources(
@@ -123,6 +126,7 @@ def load(path: Path | None) -> BrokerConfig:
     values["secret"] = read_secret(Path(values.pop("secret_file")))
     values["limits"] = Limits(**values["limits"])
     values["timing"] = Timing(**values["timing"])
+    values["jwt"] = IssuerConfig(**values["jwt"])
     return BrokerConfig(**values)
 
 
@@ -156,6 +160,7 @@ def _keys() -> dict[tuple[str, ...], list[str]]:
         (): list(BrokerSettings.model_fields),
         ("limits",): list(LimitsSection.model_fields),
         ("timing",): list(TimingSection.model_fields),
+        ("jwt",): list(JwtSection.model_fields),
     }
 
 

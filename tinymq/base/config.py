@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 
 from tinymq.base.errors import InvalidConfig
+from tinymq.base.identity.issuer_config import IssuerConfig
 from tinymq.base.types import PAYLOAD_BYTES_MAX, PeerAddress
 
 KIB = 1024
@@ -225,6 +226,7 @@ class BrokerConfig:
     registry: str = field(default="replicated", repr=False)  # tinymq/registry/factory.py; its URL may have a password
     limits: Limits = field(default_factory=Limits)
     timing: Timing = field(default_factory=Timing)
+    jwt: IssuerConfig = field(default_factory=IssuerConfig)  # whose JSON Web Tokens count, too
 
     def __post_init__(self) -> None:
         _require(1 <= self.broker_id < 1 << 32, f"broker_id {self.broker_id} is not between 1 and {(1 << 32) - 1}")

@@ -25,6 +25,7 @@ EXTRAS: dict[str, str] = {
     "grpc_health": "broker",
     "grpc_reflection": "broker",
     "h11": "broker",
+    "jwt": "jwt",
     "kazoo": "zookeeper",
     "polars": "polars",
     "prometheus_client": "broker",

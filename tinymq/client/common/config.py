@@ -97,6 +97,8 @@ class ClientConfig:
         interval is 5 ms. With None the client leaves it alone.
     token: who this client is, for brokers that check callers (docs/security.md); if empty, the environment variable
         TINYMQ_TOKEN. Nothing shows it: not `repr`, no error and no log.
+    token_file: a file with the token instead, which is read again when it changes: such as one that Kubernetes or an
+        agent renews. Others may not read it.
     token_without_tls: send the token also to other machines over connections that others can read.
     tls: connect with TLS only. "tinymq+tls://" in front of the servers says the same.
     tls_dir: a directory with ca.crt and, if brokers want a certificate of this client, tls.crt and tls.key. New files
@@ -118,6 +120,7 @@ class ClientConfig:
     limits: Limits = field(default_factory=Limits)
     switch_interval_ms: float | None = None
     token: str | SecretText = field(default="", repr=False)
+    token_file: str = ""
     token_without_tls: bool = False
     tls: bool = False
     tls_dir: str = ""
@@ -125,7 +128,10 @@ class ClientConfig:
     tls_server_name: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "token", check_token(self.token))
+        token = check_token(self.token, with_environment=not self.token_file)
+        object.__setattr__(self, "token", token)
+        if token and self.token_file:
+            raise InvalidConfig("a token and a token_file", hint="pass one of them")
         self._check_tls()
         _kind(self, "token_without_tls", bool)
         if self.switch_interval_ms is not None:
@@ -358,10 +364,10 @@ class WorkerConfig:
         _milliseconds(self, "max_handler_ms")
 
 
-def check_token(token: object) -> SecretText:
+def check_token(token: object, *, with_environment: bool = True) -> SecretText:
     """Return a token, or that of the environment. Raises InvalidConfig, which does not show it."""
     text = token.reveal() if isinstance(token, SecretText) else token
-    if text == "":
+    if text == "" and with_environment:
         text = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not isinstance(text, str):
         raise InvalidConfig("token is no text", hint="pass the text that tinymq user token printed")

@@ -22,6 +22,7 @@ class ClientOptions(TypedDict, total=False):
     limits: Limits
     switch_interval_ms: float | None
     token: str | SecretText
+    token_file: str
     token_without_tls: bool
     tls: bool
     tls_dir: str | Path

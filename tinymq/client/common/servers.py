@@ -68,7 +68,7 @@ def _ways() -> str:
 def _credentials(context: Context, settings: Mapping[str, object]) -> dict[str, object]:
     """The settings of a context that neither `settings` nor the environment overrule."""
     found: dict[str, object] = {}
-    if context.token and not os.environ.get(TOKEN_VARIABLE):
+    if context.token and not (settings.get("token_file") or os.environ.get(TOKEN_VARIABLE)):
         found["token"] = context.token
     overruled = {"tls_ca", "tls_dir"} & settings.keys() or os.environ.get(TLS_CA_VARIABLE)
     if context.servers.startswith(TLS_SCHEME) and not overruled:

@@ -65,7 +65,7 @@ def broker_connector(config: ClientConfig, clock: Clock) -> Connector:
     from tinymq.net.client_tls import ClientTls, paths_of
     from tinymq.net.tls_files import TlsFiles
 
-    token = TokenSender(check_token(config.token), config.token_without_tls)
+    token = TokenSender(check_token(config.token, with_environment=False), config.token_without_tls, config.token_file)
     tls = None
     if config.tls:
         tls = ClientTls(TlsFiles(paths_of(config.tls_dir, config.tls_ca), _report), config.tls_server_name)

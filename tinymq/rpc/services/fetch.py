@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from tinymq.access.gate import Access, StreamGuard
+from tinymq.access.stream_guard import Access, StreamGuard
 from tinymq.base.config import Limits
 from tinymq.base.errors import Closed, QuotaExceeded, TinymqError
 from tinymq.base.types import GroupId, TopicId, check_scan_id

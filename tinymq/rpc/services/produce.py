@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from tinymq.access.gate import StreamGuard
+from tinymq.access.stream_guard import StreamGuard
 from tinymq.base.config import Limits
 from tinymq.base.errors import Closed, InvalidRequest, TinymqError
 from tinymq.broker.delayed.bounds import Due

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from tinymq.access.gate import Access, StreamGuard
+from tinymq.access.stream_guard import Access, StreamGuard
 from tinymq.base.errors import Closed, InvalidRequest, TinymqError
 from tinymq.base.group_config import RETRY_MS_MAX
 from tinymq.base.types import check_channel_name
