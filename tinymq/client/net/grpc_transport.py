@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -37,6 +37,8 @@ from tinymq.proto.methods import Method, method_named, method_of
 with grpc_core.settings():
     import grpc
     import grpc.aio
+
+R = TypeVar("R", bound=Message)
 
 AUTHORIZATION = "authorization"  # metadata key
 _PRODUCE = method_named("Broker", "Produce").path
@@ -146,6 +148,13 @@ class _Stream:
     def cancel(self) -> None:
         self._call.cancel()
 
+    def _parsed(self, kind: type[R], data: bytes) -> R:
+        """Read a reply. Raises OutcomeUnknown for bytes that are none."""
+        try:
+            return kind.FromString(data)
+        except DecodeError as error:
+            raise OutcomeUnknown(f"{self._address}: not a reply: {error}") from None
+
     def _broken(self, error: grpc.aio.AioRpcError) -> TinymqError:
         typed = error_of_status(error, self._address)
         # It was connected when it was opened, so what was written may have arrived.
@@ -157,7 +166,7 @@ class _Produce(_Stream):
         await self.send(join(batches))
 
     async def read(self) -> pb.ProduceReply:
-        return pb.ProduceReply.FromString(await self.receive())
+        return self._parsed(pb.ProduceReply, await self.receive())
 
 
 class _Fetch(_Stream):
@@ -175,7 +184,7 @@ class _Work(_Stream):
         await self.send(request.SerializeToString())
 
     async def read(self) -> pb.WorkReply:
-        return pb.WorkReply.FromString(await self.receive())
+        return self._parsed(pb.WorkReply, await self.receive())
 
     async def finish(self) -> None:
         try:

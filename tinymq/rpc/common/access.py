@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from tinymq.base.errors import TinymqError
 from tinymq.base.group_config import GroupKind, is_pattern, parse_group_settings
 from tinymq.base.identity.grants import Operation
+from tinymq.broker.groups.dead_letter_topic import SUFFIX as DEAD_LETTERS_SUFFIX
 from tinymq.broker.state.cursor import CursorKind
 
 Rule = Operation | Literal["known", "secret", "switch"]
@@ -59,18 +60,37 @@ def _cursors(request: Any) -> Iterator[Target]:
 
 
 def _group_topics(request: Any) -> Iterator[Target]:
-    """What a new group will do: read its topics, and write to the topic that it names for dead letters."""
+    """What a new group will do: read its topics, and make and fill the topics of its dead letters."""
     for topic in request.topics:
         if is_pattern(topic):
-            yield Target("read", "topic", topic.partition("*")[0].partition("?")[0], all=True)
+            yield Target("read", "topic", _beginning(topic), all=True)
         else:
             yield Target("read", "topic", topic)
     try:
-        settings = parse_group_settings(GroupKind(request.kind), [(each.name, each.value) for each in request.settings])
+        kind = GroupKind(request.kind)
+        settings = parse_group_settings(kind, [(each.name, each.value) for each in request.settings])
     except (TinymqError, ValueError):
         return  # the method refuses the request, and says why
-    if settings.get("dlq"):
-        yield Target("write", "topic", settings["dlq"])
+    if kind is GroupKind.QUEUE:
+        yield from dead_letter_targets(settings.get("dlq", ""), request.topics)
+
+
+def dead_letter_targets(dlq: str | None, topics: Iterable[str]) -> Iterator[Target]:
+    """What a queue group with this setting does with the topics of its dead letters: its brokers make them at their
+    first use, and write to them. "": each topic's own, TOPIC.dlq. None: there are no dead letters."""
+    if dlq is None:
+        return
+    for operation in ("create", "write"):
+        for topic in topics if not dlq else (dlq,):
+            if is_pattern(topic):
+                yield Target(operation, "topic", _beginning(topic), all=True)
+            else:
+                yield Target(operation, "topic", topic if dlq else topic + DEAD_LETTERS_SUFFIX)
+
+
+def _beginning(pattern: str) -> str:
+    """What every name that a pattern matches begins with."""
+    return pattern.partition("*")[0].partition("?")[0]
 
 
 def _consumer(request: Any) -> Iterator[Target]:
@@ -79,10 +99,11 @@ def _consumer(request: Any) -> Iterator[Target]:
 
 
 def _dead_letters(request: Any) -> Iterator[Target]:
-    """The topic that a group gets for its dead letters, if it gets another one."""
+    """The topic that a group gets for its dead letters, if it gets a named one. For "" the method asks: the request
+    does not name the group's topics."""
     for setting in request.settings:
         if setting.name == "dlq" and setting.value not in ("", "none"):
-            yield Target("write", "topic", setting.value)
+            yield from dead_letter_targets(setting.value, ())
 
 
 def _queue_channel(request: Any) -> Iterator[Target]:

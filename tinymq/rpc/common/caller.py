@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from tinymq.broker.serve.makers import Maker
 from tinymq.net.connection_limits import host_of
 from tinymq.net.tls_names import end_of
 from tinymq.proto.methods import method_of
-from tinymq.rpc.common.access import SOME_TOPIC, Access, targets
+from tinymq.rpc.common.access import SOME_TOPIC, Access, Target, targets
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import CLIENT_ID, Context, client_of
 from tinymq.rpc.common.call_context import host_of as call_host
@@ -88,6 +88,14 @@ def require(operation: str, kind: str, name: str) -> None:
     present = _PERMITS.get()
     if present is not None:
         present.require(operation, kind, name)
+
+
+def require_targets(wanted: Iterable[Target]) -> None:
+    """As `require`, for several."""
+    present = _PERMITS.get()
+    if present is not None:
+        for target in wanted:
+            _require(present, target)
 
 
 def require_topic(operation: str, topic_id: bytes) -> None:
@@ -178,13 +186,18 @@ def _check(present: Permits, access: Access, request: Message) -> None:
         gate.require_any(caller, call, access.operation, "topic")
         return
     for target in dict.fromkeys(targets(access, request)):
-        if target.all:
-            assert isinstance(target.name, str)
-            gate.require_all(caller, call, target.operation, target.kind, target.name)
-        elif isinstance(target.name, bytes):
-            gate.require_topic(caller, call, target.operation, target.name)
-        else:
-            gate.require(caller, call, target.operation, target.kind, target.name)
+        _require(present, target)
+
+
+def _require(present: Permits, target: Target) -> None:
+    gate, caller, call = present.gate, present.caller, present.call
+    if target.all:
+        assert isinstance(target.name, str)
+        gate.require_all(caller, call, target.operation, target.kind, target.name)
+    elif isinstance(target.name, bytes):
+        gate.require_topic(caller, call, target.operation, target.name)
+    else:
+        gate.require(caller, call, target.operation, target.kind, target.name)
 
 
 def principal_text(principal: Principal) -> str:

@@ -13,10 +13,10 @@ from tinymq.broker.groups.definition import START_EARLIEST, Group
 from tinymq.broker.members.group_members import Member, Owned
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.rpc.common.access import DEAD_LETTERS, GROUP, GROUP_TOPICS
+from tinymq.rpc.common.access import DEAD_LETTERS, GROUP, GROUP_TOPICS, dead_letter_targets
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
-from tinymq.rpc.common.caller import count_made, may_describe, require, require_topic
+from tinymq.rpc.common.caller import count_made, may_describe, require, require_targets, require_topic
 from tinymq.rpc.common.rpc_method import unary
 
 TIMEOUT_S = 10.0  # if the client gives none
@@ -55,6 +55,8 @@ class GroupsService(pb_grpc.GroupsServicer):
             command_id=request.command_id,
         )
         groups, timeout_s = self._serving.running_groups(), _timeout_s(request.timeout_ms)
+        if ("dlq", "") in change.settings:  # the group's topics get dead letters of their own: see DEAD_LETTERS
+            require_targets(dead_letter_targets("", (await groups.get(request.name)).topics))
         return pb.AlterGroupReply(
             group=group_to_wire(await groups.alter(request.name, change, timeout_s, dry_run=request.dry_run))
         )
