@@ -17,6 +17,7 @@ names, see records.py):
     cancel        topic, partition, RECORDS, schedule_id           whether it is canceled
     open          reader, topic, partitions, replica               [[partition, offset], ...] where the reader stands
     poll          reader, topic, replica                           [[partition, base offset, RECORDS], ...]
+    position      reader, topic                                    [[partition, offset], ...]: shown next
     drain         reader, topic, replica                           [[partition, end], ...]: all up to there was polled
     offsets       topic                                            [[partition, log start, high watermark], ...]
     find_time     topic, time_us                                   [[partition, offset, its timestamp, log start, high

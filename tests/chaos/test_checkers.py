@@ -311,6 +311,14 @@ def an_end_told_before_the_commit(s: Story) -> None:
     s.begin("d", "offsets", topic=T).ok([[0, 0, 5]])
 
 
+def further_than_shown(s: Story) -> None:
+    s.begin("r", "position", reader="r", topic=T).ok([[0, 6]])
+
+
+def not_as_far_as_shown(s: Story) -> None:
+    s.begin("r", "position", reader="r", topic=T).ok([[0, 2]])
+
+
 def damaged_on_one_replica(s: Story) -> None:
     one = s.replica(3)
     *rest, last = one.entries
@@ -343,6 +351,8 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
     (taken_back, AnomalyKind.NONMONOTONIC_POLL),
     (skipping, AnomalyKind.SKIPPED_POLL),
     (skipping_within_a_poll, AnomalyKind.SKIPPED_POLL),
+    (further_than_shown, AnomalyKind.SKIPPED_POLL),
+    (not_as_far_as_shown, AnomalyKind.NONMONOTONIC_POLL),
     (sent_later_and_earlier_there, AnomalyKind.NONMONOTONIC_SEND),
     (never_shown, AnomalyKind.UNSEEN_WRITE),
     (differing_replicas, AnomalyKind.REPLICAS_DIFFER),

@@ -16,6 +16,7 @@ from tinymq_chaos.records import name_of
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, recording
 
 POLL_S = 0.5
+RECORDS_MAX = (500, 500, 500, 2)  # of one poll; the first is the client's default
 DRAIN_S = 10.0
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SETTINGS: dict[str, Any] = {"unreachable_ms_max": 5_000, "fetch_wait_ms": 200, "stale_ms_max": 1_000}
@@ -109,7 +110,11 @@ async def _open(context: Context, reader: Any, name: str, key: str, replica: str
 async def _poll(context: Context, reader: Any, name: str, key: str, replica: str) -> bool:
     """Poll once; return False if the reader is at its end."""
     with recording(context, name, "poll", POLL_S, reader=name, topic=key, replica=replica) as call:
-        call.ok(runs(await reader.poll(timeout=POLL_S)))
+        most = context.rng.choice(RECORDS_MAX)
+        call.ok(runs(await reader.poll(timeout=POLL_S, max_records=most)))
+        if most < RECORDS_MAX[0]:  # records that it has fetched may wait: its position is below them
+            with recording(context, name, "position", CALL_S, reader=name, topic=key) as asked:
+                asked.ok([[p, offset] for p, offset in reader.position().items()])
         return True
     return False
 

@@ -80,15 +80,24 @@ def skipped_fetches(facts: Facts) -> Iterator[Anomaly]:
 
 
 def steady_readers(facts: Facts) -> Iterator[Anomaly]:
-    """A reader goes forward record by record."""
+    """A reader goes forward record by record, and its position is the next one that it will show."""
     expected: dict[tuple[str, Log], int] = {}
-    for call in facts.of("open", "poll"):
+    for call in facts.of("open", "poll", "position"):
         if call.outcome is not Outcome.OK:
             continue
         reader = _reader(call)
         if call.kind == "open":
             for partition, offset in call.result:
                 expected[reader, (call.args["topic"], partition)] = offset
+            continue
+        if call.kind == "position":
+            for partition, offset in call.result:
+                log = (call.args["topic"], partition)
+                due = expected.get((reader, log), offset)
+                if offset != due:
+                    kind = AnomalyKind.NONMONOTONIC_POLL if offset < due else AnomalyKind.SKIPPED_POLL
+                    what = f"a reader says that offset {offset} is next, and it is {due}"
+                    yield Anomaly.of(kind, what, log, call, offsets=(due, offset), processes=(reader,))
             continue
         for partition, base, names in call.result:
             log = (call.args["topic"], partition)

@@ -275,14 +275,15 @@ class Reader:
     def at_end(self) -> bool:
         return self._end is not None and all(self._at[p] >= int(end) for p, end in self._end.items())
 
-    async def poll(self, *, timeout: float) -> list[ReceivedMessage]:
-        """Return the next messages, up to FETCH_MAX of a partition; none, if none arrives within `timeout` seconds."""
+    async def poll(self, *, timeout: float, max_records: int = FETCH_MAX) -> list[ReceivedMessage]:
+        """Return the next messages, up to FETCH_MAX and `max_records` of a partition; none, if none arrives within
+        `timeout` seconds."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout
         while (left_s := until_s - loop.time()) > 0:
             shown: list[ReceivedMessage] = []
             for partition in self._at:
-                shown += await self._fetch(partition, until_s - loop.time())
+                shown += await self._fetch(partition, max_records, until_s - loop.time())
             if shown or self.at_end:
                 return shown
             await asyncio.sleep(min(EMPTY_S, left_s))
@@ -290,9 +291,9 @@ class Reader:
             raise BrokerUnreachable(f"{self._topic}: no answer for {UNREACHABLE_S:g} s")
         return []
 
-    async def _fetch(self, partition: int, within_s: float) -> list[ReceivedMessage]:
+    async def _fetch(self, partition: int, most: int, within_s: float) -> list[ReceivedMessage]:
         at, end = self._at[partition], None if self._end is None else self._end.get(partition)
-        count = self._want if end is None else min(self._want, int(end) - at)
+        count = min(self._want, most, int(end) - at if end is not None else most)
         if count <= 0 or within_s <= 0:
             return []
         stream, first = names.stream_of(self._topic, partition), names.sequence_of(at)
