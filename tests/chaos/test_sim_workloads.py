@@ -30,6 +30,7 @@ ON_BROKERS = (
     "scheduled",
 )
 BOUNDED = ("retained", "unreplicated", "sized", "room", "heavy", "full", "trimmed", "altered")
+THREADED = ("crowd",)  # test_sim_threads.py
 SECONDS = 14.0
 SEED = 3
 
@@ -48,7 +49,7 @@ def done(history: History, *kinds: str) -> list[Call]:
 
 
 def test_no_kind_is_left_out() -> None:
-    assert {*FAKED, *ON_BROKERS, *BOUNDED} == {*WORKLOADS}
+    assert {*FAKED, *ON_BROKERS, *BOUNDED, *THREADED} == {*WORKLOADS}
 
 
 def test_delayed_records_are_delivered_or_canceled() -> None:

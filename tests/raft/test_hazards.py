@@ -313,7 +313,7 @@ def test_20_a_leader_appends_nothing_above_the_feature_level() -> None:
     simulate(scenario)
 
 
-UNKNOWN = [(kind, ENTRY_VERSION) for kind in (Kind.STAGED, Kind.PUBLISH, Kind.DISCARD, 0, 99)]
+UNKNOWN = [(kind, ENTRY_VERSION) for kind in (*sorted(set(Kind) - ENTRIES.keys()), 0, 99)]
 UNKNOWN += [(kind, max(versions) + 1) for kind, versions in ENTRIES.items()]
 
 

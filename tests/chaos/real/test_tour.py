@@ -28,6 +28,7 @@ TOUR: tuple[Leg, ...] = (
         Stop("fail_sync", 0.2, {"broker": 2.0, "pattern": "groups/*", "then": "power cut"}),
     ), well=True),
     Leg((Stop("power_cut_all"),)),
+    Leg((Stop("twin", 0.5),), well=True),
     Leg((Stop("wipe_then_kill"),)),
     Leg((Stop("flip_bits", 0.2, {"file": ".log", "bits": 3.0}),)),
 )  # fmt: skip

@@ -42,7 +42,7 @@ TOUR: tuple[Leg, ...] = (
     Leg((Stop("kill_all"),)),
     Leg((Stop("power_cut_all"),)),
     Leg((Stop("wipe", 0.0),)),
-    Leg((Stop("twin", 5.0),), well=True),
+    Leg((Stop("twin", 0.5),), well=True),
     Leg((Stop("wipe_then_kill"),)),
     Leg((Stop("rolling_restart", 0.0),)),
     Leg((Stop("read_error"),)),  # the last two: after them no other disk may be damaged

@@ -14,6 +14,7 @@ from tests.log.values import GROUP, LIMITS, OTHER, append, everything, faulty, f
 from tinymq.base.clock import SystemClock
 from tinymq.base.errors import Closed, FolderInUse, UnsupportedVersion, WrongBroker, WrongCluster
 from tinymq.format.entry import crc32c
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.log import RealFiles, Store, ThreadRunner
 from tinymq.log.broker_files.durability_marks import load_marks
 from tinymq.log.files.layout import group_directory
@@ -135,7 +136,7 @@ def test_a_data_directory_stores_the_feature_level_and_a_hold() -> None:
         fields["feature_level"] = 9
         crc = crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
         files.put("broker.json", json.dumps({**fields, "crc32c": crc}).encode())
-        with pytest.raises(UnsupportedVersion, match="knows feature level 2, and this cluster is at 9"):
+        with pytest.raises(UnsupportedVersion, match=f"knows feature level {KNOWN_LEVEL}, and this cluster is at 9"):
             await open_store(files)
 
     run(body())

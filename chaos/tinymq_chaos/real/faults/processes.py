@@ -16,6 +16,7 @@ from tinymq_chaos.real.faults.victims import majority, one, strike, up
 
 HEALTHY_S = 30.0  # before each step of a rolling restart; otherwise the fault skips its other steps
 ALL_S = 180.0  # for a complete rolling restart
+ANSWERS_S_MAX = 30.0  # for the status page of a second process; afterwards the fault has had no effect
 POLL_S = 0.1
 
 
@@ -145,7 +146,9 @@ def twin(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
         cluster.start_second(broker)
         stage.tell(f"a second broker {broker} is started")
     yield f"broker {broker} once more, on an empty disk"
-    seen = cluster.second_status(broker)
+    until_s = time.monotonic() + ANSWERS_S_MAX
+    while (seen := cluster.second_status(broker)) is None and time.monotonic() < until_s:
+        time.sleep(POLL_S)
     cluster.end_second(broker)
     stage.tell(f"the second broker {broker} is killed")
     return f"the second process was {seen['state']}: {seen['reason']}" if seen else ""
