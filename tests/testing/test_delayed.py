@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tinymq import Client
+from tinymq import Client, Message
 from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]
@@ -65,3 +66,33 @@ def test_a_time_is_counted_by_the_brokers_clock(
     assert passed.schedule_id
     ahead = tinymq_client.send(tinymq_topic, b"v", deliver_at=today + timedelta(days=60))
     assert ahead.deliver_at > passed.deliver_at
+
+
+def test_groups_and_channels_get_a_delayed_record_as_any_other(
+    tinymq_cluster: Cluster, tinymq_client: Client, tinymq_topic: str
+) -> None:
+    mq, topic = tinymq_client, tinymq_topic
+    with (
+        mq.worker(topic, group=f"{topic}-workers") as worker,
+        mq.consumer(topic, group=f"{topic}-members", start="earliest") as consumer,
+        mq.queue(topic, partition=0, channel="c") as queue,
+    ):
+        sent = {b"one", b"two"}
+        for value in sent:
+            mq.send(topic, value, partition=0, delay=timedelta(days=20))
+        tinymq_cluster.clock.advance(days=21)
+        done = set[bytes | None]()
+        while len(done) < len(sent):
+            for job in worker.poll(timeout=WAIT_S):
+                done.add(job.value)
+                job.ack(wait=True)
+        assert done == sent
+        assert {message.value for message in _until(lambda: consumer.poll(timeout=WAIT_S), 2)} == sent
+        assert {message.value for message in _until(lambda: queue.poll(max_records=10), 2)} == sent
+
+
+def _until(poll: Callable[[], Sequence[Message]], count: int) -> list[Message]:
+    found: list[Message] = []
+    while len(found) < count:
+        found += poll()
+    return found
