@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tinymq.base.errors import TinymqError
-from tinymq.base.types import Offset
+from tinymq.base.types import METADATA_TOPIC, Offset
 from tinymq.client import AsyncClient, TopicDescription
 from tinymq.client.admin.cluster_status import ClusterStatus
 from tinymq_chaos.history import topic_key
@@ -144,18 +144,19 @@ def topic_values(topic: TopicDescription) -> dict[str, Any]:
 
 def status_values(status: ClusterStatus) -> dict[str, Any]:
     """Return a cluster's status as histories have it: replicas of topics whose id is not told are left out."""
-    keys = {topic.name: topic_key(topic.name, topic.topic_id) for topic in status.topics or ()} | {"": ""}
+    keys = {topic.topic_id: topic_key(topic.name, topic.topic_id) for topic in status.topics or ()}
+    keys[METADATA_TOPIC] = ""
     return {
         "metadata_leader": status.metadata_leader,
         "level": status.feature_level,
         "brokers": [[b.broker_id, b.address, b.state] for b in status.brokers],
         "replicas": [
             {
-                "broker": broker.broker_id, "topic": keys[r.topic], "partition": r.partition, "role": r.role,
+                "broker": broker.broker_id, "topic": keys[r.topic_id], "partition": r.partition, "role": r.role,
                 "term": r.term, "leader": r.leader, "last": r.last_index, "durable": r.durable_index,
                 "commit": r.commit_index, "high_watermark": r.high_watermark, "log_start": r.log_start,
                 "chain_crc": r.chain_crc,
             }
-            for broker in status.brokers for r in broker.replicas if r.topic in keys
+            for broker in status.brokers for r in broker.replicas if r.topic_id in keys
         ],
     }  # fmt: skip

@@ -226,6 +226,7 @@ def _replica(broker: int, replica: ReplicaStatus) -> dict[str, Any]:
     values = asdict(replica)
     topic, partition = values.pop("topic") or recover.METADATA, values.pop("partition")
     values["chain_crc"] = f"{replica.chain_crc:08x}"
+    values["topic_id"] = replica.topic_id.hex() if replica.topic_id and replica.topic else None
     return {"topic": topic, "partition": partition, "broker": broker, **values, "leader": replica.leader or None}
 
 
@@ -276,7 +277,7 @@ def _missing(status: ClusterStatus) -> list[dict[str, Any]]:
 def _absent(topic: str, partition: int, broker: int, why: str) -> dict[str, Any]:
     from tinymq.client import ReplicaStatus
 
-    nothing = dict.fromkeys(("term", "leader", "last_index", "durable_index", "commit_index"), 0)
+    nothing: dict[str, Any] = dict.fromkeys(("term", "leader", "last_index", "durable_index", "commit_index"), 0)
     nothing |= dict.fromkeys(("high_watermark", "log_start", "chain_crc", "bytes"), 0)
     return _replica(broker, ReplicaStatus(topic=topic, partition=partition, role=MISSING, reason=why, **nothing))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from tinymq.base.types import TopicId
 from tinymq.client.cluster import routing
 from tinymq.client.cluster.routing import Broker, Partition, Topic
 from tinymq.client.common.values import as_datetime
@@ -58,6 +59,7 @@ class ReplicaStatus:
     chain_crc: int  # equal on equal logs
     reason: str
     bytes: int
+    topic_id: TopicId | None = None  # tells topics of one name apart: an earlier one was deleted. None: not reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,4 +228,5 @@ def _replica(r: pb.ReplicaStatus) -> ReplicaStatus:
         chain_crc=r.chain_crc,
         reason=r.reason,
         bytes=r.bytes,
+        topic_id=TopicId(r.topic_id),
     )
