@@ -76,7 +76,9 @@ def test_forward_back_and_forward_for_good(tmp_path: Path, capsys: pytest.Captur
             for broker in (2, 3):
                 cluster.swap(broker, Build.PRESENT)
                 load.goes_on(cluster)
-            cluster.until(lambda: all(m.announced == 2 or m.held for m in level(cluster).members), "all announce")
+            cluster.until(
+                lambda: all(m.announced == KNOWN_LEVEL or m.held for m in level(cluster).members), "all announce"
+            )
             assert (level(cluster).level, level(cluster).waits_for) == (1, (1,)), "one broker with a hold is enough"
             with_registry(cluster, tmp_path, refused_records)
 
@@ -104,7 +106,7 @@ def old_brokers_are_refused(cluster: Cluster) -> None:
     stranger = cluster.start(8, Build.BASE)
     assert stranger.wait(60.0)
     assert "UnsupportedVersion" in cluster.said(8)
-    assert "broker 8 knows feature level 1, and this cluster is at 2" in cluster.said(8)
+    assert f"broker 8 knows feature level 1, and this cluster is at {KNOWN_LEVEL}" in cluster.said(8)
     cluster.forget(8)
     cluster.stop(3)
     assert cluster.start(3, Build.BASE).wait(60.0)
