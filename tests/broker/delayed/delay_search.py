@@ -1,32 +1,14 @@
-"""A search through all states of a small world of delayed batches.
-
-In every state, what must never happen is looked for. A path that leads to it is printed as a story.
-"""
+"""What must never happen in a small world of delayed batches, and a search for it through all states."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-
+from tests.broker import state_search
 from tests.broker.delayed.delay_world import DUE, Scope, State, World, applied, visible
-
-
-@dataclass
-class Found:
-    """The result of a search."""
-
-    states: int = 0
-    complete: bool = True  # every state was visited
-    anomaly: str = ""
-    story: list[str] = field(default_factory=list)
-    over: int = 0  # states in which nothing more can happen
-
-    def __str__(self) -> str:
-        return "\n".join([f"{self.states} states: {self.anomaly or 'nothing found'}", *self.story])
+from tests.broker.state_search import Found, Rules
 
 
 def anomaly(state: State) -> str:
-    """What must never happen, and has; "": nothing has."""
+    """Name the promise that this state breaks; "": it breaks none."""
     log = state.log[: state.applied]
     published = visible(log)
     if len({number for number, _ in published}) < len(published):
@@ -50,39 +32,15 @@ def anomaly(state: State) -> str:
 
 
 def left_over(state: State) -> str:
-    """What is wrong with a state in which nothing more can happen."""
+    """Name the promise that this last state of a path breaks; "": it breaks none."""
     if len(applied(state.log).delayed) or state.applied < len(state.log):
         return "a batch waits for ever"
     return ""
 
 
+RULES = Rules(anomaly, left_over)
+
+
 def search(scope: Scope, states_max: int) -> Found:
-    """Visit all states, those with the shortest paths first, until one is wrong."""
-    world, found = World(scope), Found()
-    first = world.first()
-    before: dict[State, tuple[State | None, str]] = {first: (None, "")}
-    queue: deque[State] = deque([first])
-    while queue:
-        state = queue.popleft()
-        found.states += 1
-        found.anomaly = anomaly(state)
-        moved = False
-        if not found.anomaly:
-            for label, following in world.steps(state):
-                moved = True
-                if following not in before:
-                    before[following] = state, label
-                    queue.append(following)
-            if not moved:
-                found.over += 1
-                found.anomaly = left_over(state)
-        if found.anomaly:
-            at: State | None = state
-            while at is not None:
-                at, label = before[at]
-                found.story.insert(0, label)
-            return found
-        if found.states >= states_max:
-            found.complete = False
-            return found
-    return found
+    """Visit all states of a world of this scope."""
+    return state_search.search(World(scope), RULES, states_max)

@@ -1,37 +1,19 @@
-"""A search through all states of a small world of transactions, or through random paths of a larger one.
-
-In every state, what must never happen is looked for (`anomaly`). A path that leads to one is printed as a story.
+"""What must never happen in a small world of transactions, and a search for it through all states, or along random
+paths of a larger world.
 """
 
 from __future__ import annotations
 
-import random
-from collections import deque
-from dataclasses import dataclass, field
-from typing import Any
-
+from tests.broker import state_search
+from tests.broker.state_search import Found, Rules
 from tests.broker.transactions.transaction_world import Decision, Scope, State, World, applied, dropped, visible
 from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import StagedBatch
 from tinymq.broker.transactions.transactional_id import Phase
 
 
-@dataclass
-class Found:
-    """The result of a search."""
-
-    states: int = 0
-    complete: bool = True  # every state was visited
-    anomaly: str = ""
-    story: list[str] = field(default_factory=list)
-    over: int = 0  # states in which nothing more can happen
-
-    def __str__(self) -> str:
-        return "\n".join([f"{self.states} states: {self.anomaly or 'nothing found'}", *self.story])
-
-
 def anomaly(state: State) -> str:
-    """What must never happen, and has; "": nothing has."""
+    """Name the promise that this state breaks; "": it breaks none."""
     decided = {each.transaction: each for each in state.decided}
     if len(decided) != len(state.decided):
         return "a decision was undone"
@@ -71,7 +53,7 @@ def _is_over(state: State, decision: Decision) -> bool:
 
 
 def left_over(state: State) -> str:
-    """What is wrong with a state in which nothing more can happen."""
+    """Name the promise that this last state of a path breaks; "": it breaks none."""
     if not state.lost and any(len(applied(part.log)) or part.tail for _, part in state.parts):
         return "a batch is staged for ever"
     if state.known is not None and state.known.transactions:
@@ -79,54 +61,14 @@ def left_over(state: State) -> str:
     return ""
 
 
+RULES = Rules(anomaly, left_over)
+
+
 def search(scope: Scope, states_max: int) -> Found:
-    """Visit all states, those with the shortest paths first, until one is wrong."""
-    world, found = World(scope), Found()
-    first = world.first()
-    before: dict[Any, tuple[Any, str]] = {first: (None, "")}
-    queue: deque[State] = deque([first])
-    while queue:
-        state = queue.popleft()
-        found.states += 1
-        found.anomaly = anomaly(state)
-        moved = False
-        if not found.anomaly:
-            for label, following in world.steps(state):
-                moved = True
-                key = following
-                if key not in before:
-                    before[key] = state, label
-                    queue.append(following)
-            if not moved:
-                found.over += 1
-                found.anomaly = left_over(state)
-        if found.anomaly:
-            key, label = before[state]
-            while key is not None:
-                found.story.insert(0, label)
-                key, label = before[key]
-            return found
-        if found.states >= states_max:
-            found.complete = False
-            return found
-    return found
+    """Visit all states of a world of this scope."""
+    return state_search.search(World(scope), RULES, states_max)
 
 
-def walk(scope: Scope, seed: int, steps_max: int = 400) -> Found:
+def walk(scope: Scope, seed: int) -> Found:
     """Take one random path to its end."""
-    world, found, rng = World(scope), Found(), random.Random(seed)
-    state = world.first()
-    while found.states < steps_max:
-        found.states += 1
-        found.anomaly = anomaly(state)
-        if found.anomaly:
-            return found
-        steps = list(world.steps(state))
-        if not steps:
-            found.over += 1
-            found.anomaly = left_over(state)
-            return found
-        label, state = rng.choice(steps)
-        found.story.append(label)
-    found.complete = False
-    return found
+    return state_search.walk(World(scope), RULES, seed)
