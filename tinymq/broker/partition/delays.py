@@ -17,9 +17,9 @@ from tinymq.base.errors import NotReady, TinymqError
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import Position
 from tinymq.broker.delayed.bounds import DelayedTotals, Due, check_delayed, check_due, check_waiting
-from tinymq.broker.delayed.copying import SegmentBounds, due_copies
+from tinymq.broker.delayed.copies import SegmentBounds, due_copies
 from tinymq.broker.delayed.due_times import DueTimes
-from tinymq.broker.delayed.merging import DueBatch, MergedBatch, merge, runs
+from tinymq.broker.delayed.merged_batches import DueBatch, MergedBatch, merge, runs
 from tinymq.broker.delayed.staged_reads import StagedBatch, read_staged
 from tinymq.broker.delayed.uncommitted_delays import UncommittedDelays, Waiting
 from tinymq.broker.partition.deadlines import Deadlines

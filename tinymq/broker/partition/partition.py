@@ -14,7 +14,7 @@ from tinymq.base.errors import NotLeader, TinymqError
 from tinymq.base.topic_config import OnFull, Retention, TopicConfig
 from tinymq.base.types import Position
 from tinymq.broker.delayed.bounds import DelayedTotals, Due
-from tinymq.broker.delayed.copying import SegmentBounds
+from tinymq.broker.delayed.copies import SegmentBounds
 from tinymq.broker.duplicates.duplicates import Duplicates, Original
 from tinymq.broker.duplicates.message_ids import CopyId, RecordId, skip_duplicate
 from tinymq.broker.partition.capacity import Uncommitted, check_commands, is_nearly_full, room
