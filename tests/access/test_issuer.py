@@ -63,7 +63,7 @@ ANNA = "anna@corp.example"
 
 
 def who(s: Secured, token: str) -> Any:
-    """Who the holder of a token is, or the error."""
+    """The user that a token names, or the error."""
     with s.cluster.client(token=token, request_timeout_ms=3000) as mq:
         try:
             return mq.access.who_am_i()

@@ -18,7 +18,7 @@ from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop
 
 BROKERS = 3
-NOBODY = contextvars.Context()  # of no process: it runs, whoever is dead
+NOBODY = contextvars.Context()  # of no process: it goes on when processes are killed
 
 
 class CoordinatorWorld:

@@ -131,14 +131,14 @@ class Calls:
 
     async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float) -> pb.HeartbeatReply:
         beat = MemberHeartbeat(
-            request.member,
-            Member(request.session, request.client_id, request.static),
-            request.number,
-            {PartitionId(each.topic_id, each.partition): each.epoch for each in request.owned},
-            request.taken,
-            request.fenced_at,
-            request.joined,
-            request.leave,
+            name=request.member,
+            member=Member(request.session, request.client_id, request.static),
+            number=request.number,
+            owned={PartitionId(each.topic_id, each.partition): each.epoch for each in request.owned},
+            taken=request.taken,
+            fenced_at=request.fenced_at,
+            joined=request.joined,
+            leave=request.leave,
         )
 
         async def ask(at: Coordinator) -> pb.HeartbeatReply:

@@ -136,7 +136,7 @@ def test_a_cluster_grows_under_traffic_and_its_leaders_return_after_a_failure(
     _, second, _ = topic.partitions[0].replicas
     moved = answer(capfd, "cluster", "transfer-leader", "new", "0", "--to", str(second), "-s", servers)
     assert moved == {"topic": "new", "partition": 0, "leader": second}
-    # The new leader may not have heard the preferred broker yet, and then another one is ready first.
+    # The new leader may not have heard the preferred broker yet. Then it transfers to another one.
     assert answer(capfd, "cluster", "transfer-leader", "new", "0", "-s", servers)["leader"] != second
     (outsider, *_) = {1, 2, 3, 4, 5} - set(topic.partitions[0].replicas)
     assert run(["cluster", "transfer-leader", "new", "0", "--to", str(outsider), "-s", servers]) == Exit.USAGE

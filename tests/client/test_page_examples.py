@@ -32,7 +32,7 @@ def blocks(page: str) -> list[str]:
 
 
 def names(mq: Client) -> dict[str, Any]:
-    """What the pages take for granted: a client, and functions of an application."""
+    """The names that the pages assume: a client, and functions of an application."""
 
     def handle(_: object) -> None:
         raise Enough

@@ -15,7 +15,7 @@ from tinymq.registry.state.values import MetadataRecord
 
 QUOTA, MADE = "quota", "made"  # kinds of registry records
 DEFAULT_RECORD = "=default"  # of DEFAULT_NAME; no user can have this name
-MAKING_US = 60_000_000  # a thing that is being made counts for so long, though there is none yet
+MAKING_US = 60_000_000  # a thing counts for so long while it is being made, and does not exist yet
 THINGS_MAX = 2000  # that count for one user: with usual names they fit into a record
 
 

@@ -2,7 +2,7 @@
 
 A file of scenarios/ is a paragraph, then commands, each with what came of it, indented. They move the rules of a
 coordinator and the cursors of three real partitions. `python -m tests.broker.coordinator.test_scenarios` writes the
-answers anew: read the difference.
+answers again: read the difference.
 
     join A                the first heartbeat of a member; `join A static`: it has an instance id
     coordinate            the coordinator takes its next step, and commits it

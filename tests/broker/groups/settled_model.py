@@ -2,7 +2,7 @@
 
 A worker whose answer was lost lists its grant when it attaches again. The leader says which listed grants are lost, and
 which of those are of records that are settled. `explore` visits every state that a few grants, failovers, cuts and
-seeks can reach. It ends at the first state in which a worker takes something for an answer that is none.
+seeks can reach. It ends at the first state in which a worker takes something else for an answer.
 
 The rules of the answer are switches, so that a test can leave one out.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Rule(Enum):
-    """What has to hold before a worker takes a lost grant for settled by its ack."""
+    """The conditions under which a worker takes a lost grant for settled by its ack."""
 
     APPLIED = "the leader has applied what settled the record; a proposal is not enough"
     SAME_ERA = "the grant is of the generation that the leader is in"
@@ -78,7 +78,7 @@ class State(NamedTuple):
 
 
 class Wrong(Exception):
-    """A worker took something for an answer that is none."""
+    """A worker took something else for an answer."""
 
 
 Step = tuple[str, State]

@@ -1,7 +1,7 @@
 """The tables of KIP-932 (acknowledge, release, reject, lock expiry, fencing) as transcripts that a person can read.
 
 A file of scenarios/ is a paragraph, then commands, each with what came of it, indented. They move the rules of leases
-on a real partition's state with six records. `python -m tests.broker.groups.test_scenarios` writes the answers anew:
+on a real partition's state with six records. `python -m tests.broker.groups.test_scenarios` writes the answers again:
 read the difference.
 
     attach A              a worker attaches, or attaches again with all that it holds

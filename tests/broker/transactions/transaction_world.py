@@ -174,7 +174,10 @@ class World:
 
     def first(self) -> State:
         owners = tuple(Owner(number) for number in range(self.scope.owners))
-        return State(b"", ((A, Part()), (B, Part())), owners, frozenset(), (), 0, 0, 1)
+        return State(
+            coordinator=b"", parts=((A, Part()), (B, Part())), owners=owners, net=frozenset(), decided=(),
+            elections=0, timeouts=0, fresh=1,
+        )  # fmt: skip
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         moved = False

@@ -6,6 +6,7 @@ A Delivery shares the completion of its batch (producer_batch.py).
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
@@ -37,7 +38,7 @@ class Scheduled:
     duplicate: bool = False  # an earlier attempt of the same send, or a record with its message id, is stored already
 
 
-class _RecordDelivery(Generic[Result]):
+class _RecordDelivery(ABC, Generic[Result]):
     """What the deliveries of one record have in common. Each shares its batch's completion, so it is cheap."""
 
     __slots__ = ("_batch", "_row")
@@ -92,11 +93,13 @@ class _RecordDelivery(Generic[Result]):
         state = "waiting" if not batch.done else "failed" if batch.error else self._place()
         return f"<{type(self).__name__} {batch.queue.topic}/{batch.queue.partition} {state}>"
 
+    @abstractmethod
     def _result(self) -> Result:
-        raise NotImplementedError
+        """The result of a delivery that has succeeded."""
 
+    @abstractmethod
     def _place(self) -> str:
-        raise NotImplementedError
+        """The record's place in its partition, for people."""
 
 
 class Delivery(_RecordDelivery[RecordMetadata]):

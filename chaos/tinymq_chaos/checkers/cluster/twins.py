@@ -1,7 +1,6 @@
 """Two processes with one broker number: a copy of a data directory is refused while the brokers hear the first one.
 
-What an acknowledged record, an election or a state has to be is judged by the other checkers: a second process changes
-none of it.
+The other checkers judge acknowledged records, elections and states as always: a second process changes no promise.
 """
 
 from __future__ import annotations

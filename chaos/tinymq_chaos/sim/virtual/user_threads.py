@@ -65,7 +65,7 @@ class UserThread:
             self._threads.running = None
 
     def until(self, holds: Callable[[], object], timeout_s: float | None = None) -> bool:
-        """Wait until `holds`. Who makes it true wakes the thread. False: it does not hold after `timeout_s`."""
+        """Wait until `holds`. The code that makes it true wakes the thread. False: not within `timeout_s`."""
         self.waits += 1
         loop = self._threads.loop
         end_s = None if timeout_s is None else loop.time() + timeout_s
@@ -182,7 +182,7 @@ class SteppedLock:
 
 
 class Signal:
-    """What one thread waits for and another one, or the loop, gives: a lock that is taken, in the product."""
+    """A signal from the loop or another thread to the thread that waits for it. In the product it is a taken lock."""
 
     def __init__(self, threads: UserThreads) -> None:
         self._thread = threads.running

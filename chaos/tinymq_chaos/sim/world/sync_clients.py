@@ -42,7 +42,7 @@ class ClientLoop:
 
 
 class NoThread:
-    """The thread of a client's own loop: there is none."""
+    """Stands for the thread that runs a client's loop. The simulation's loop runs it instead."""
 
     def __init__(self, **_: object) -> None:
         self.ident = 0

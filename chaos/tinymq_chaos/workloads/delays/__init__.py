@@ -1,1 +1,1 @@
-"""Workloads of delayed records. What the log says about them is judged in checkers/records/scheduled.py."""
+"""Workloads of delayed records. checkers/records/scheduled.py judges the log that they leave."""
