@@ -48,6 +48,13 @@ async def made(make: Callable[[], object]) -> None:
     make()
 
 
+async def closed(client: AsyncClient) -> None:
+    """Close the client, and wait for the tasks that it has cancelled: the loop ends with none."""
+    await client.close()
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
+
+
 USES: dict[str, Callable[[Opened], Awaitable[Any]]] = {
     "send": lambda all: all.client.send("t", b"2"),
     "close": lambda all: all.client.close(),
@@ -85,7 +92,7 @@ def running() -> Iterator[Opened]:
     try:
         asyncio.run_coroutine_threadsafe(opened.open(), loop).result(10)
         yield opened
-        asyncio.run_coroutine_threadsafe(opened.client.close(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(closed(opened.client), loop).result(10)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -82,7 +82,7 @@ class WorkStream(Protocol):
     """One open stream of a queue group's worker."""
 
     async def write(self, request: pb.WorkRequest) -> None:
-        """Send a message. Raises OutcomeUnknown."""
+        """Send a message. The caller waits for its other writes first. Raises OutcomeUnknown."""
         ...
 
     async def read(self) -> pb.WorkReply:

@@ -52,6 +52,8 @@ class BrokerWork:
         self._due = asyncio.Event()
         self._heard_s = clock.monotonic()
         self._stream: WorkStream | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._finishing: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -83,11 +85,15 @@ class BrokerWork:
         """Leave: the sessions end, and what was not started is free at once."""
         stream = self._stream
         if stream is not None and not self.broken:
-            leaving = [pb.WorkDetach(attachment=number, leave=True) for number in self._works]
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    await stream.write(pb.WorkRequest(detach=leaving))
-                    await stream.finish()
+                    if not self._finished:  # otherwise _finish ends the stream
+                        if self._finishing is not None:
+                            self._finishing.cancel()
+                        await self._end_writing()
+                        leaving = [pb.WorkDetach(attachment=number, leave=True) for number in self._works]
+                        await stream.write(pb.WorkRequest(detach=leaving))
+                        await stream.finish()
                     if self._task is not None:
                         await asyncio.wait([self._task])  # the broker ends its side when it has read all of it
             except (TinymqError, TimeoutError) as error:  # its silence will end the session
@@ -98,23 +104,21 @@ class BrokerWork:
 
     async def _run(self) -> None:
         error: TinymqError = Closed("the worker is closed")
-        writer: asyncio.Task[None] | None = None
-        finishing: asyncio.Task[None] | None = None
         try:
             self._stream = stream = await self._link.open_work(self._timeout_s)
             self._heard_s = self._clock.monotonic()
-            writer = asyncio.create_task(self._write(stream))
+            self._writer = asyncio.create_task(self._write(stream))
             while True:
                 reply = await stream.read()
                 self._heard_s = self._clock.monotonic()
                 self._take(reply)
-                if reply.ending and finishing is None:
-                    finishing = asyncio.create_task(self._finish(stream, writer))
+                if reply.ending and self._finishing is None and not self._finished:
+                    self._finishing = asyncio.create_task(self._finish(stream))
         except TinymqError as broken:
             error = broken
         finally:
             self.broken = True
-            for task in (writer, finishing):
+            for task in (self._writer, self._finishing):
                 if task is not None:
                     task.cancel()
             if self._stream is not None:
@@ -128,15 +132,23 @@ class BrokerWork:
             while True:
                 await self._due.wait()
                 self._due.clear()
-                if self._finished:
-                    return
                 request = self._request_of_all()
                 if request is not None:
                     await stream.write(request)
+                if self._finished and not self._due.is_set():
+                    return
         except TinymqError:
             stream.cancel()  # the reader gets the error, and ends the stream
 
-    async def _finish(self, stream: WorkStream, writer: asyncio.Task[None]) -> None:
+    async def _end_writing(self) -> None:
+        """Wait until the writer has sent what is due. Two writes at once would break the call, and gRPC would not tell
+        the broker."""
+        self._finished = True
+        self._due.set()
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _finish(self, stream: WorkStream) -> None:
         """The broker will end the stream: begin no job, and leave once all that was said is answered.
 
         Jobs in hand go on, and are listed when their partitions are attached again.
@@ -148,9 +160,7 @@ class BrokerWork:
             await self._clock.sleep(LEAVE_S)  # at first for threads that are about to begin a job
             if not any(work.unsent or work.settling for work in works):
                 break
-        self._finished = True
-        self._due.set()
-        await writer
+        await self._end_writing()
         try:
             await stream.finish()  # then the broker ends its side, and the reader gets the error
         except TinymqError:
