@@ -16,6 +16,8 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.services.produce import ProduceStream
 from tinymq.testing.cluster import Cluster
 
+MISSED_S = 20.0  # a broker that falls silent is missed after this long
+
 
 async def send_until_done(cluster: Cluster, data: pb.ProduceBatch, avoid: int = 0) -> pb.ProduceResult:
     """Send to the current leader until the batch is acknowledged, as a client does."""
@@ -157,12 +159,12 @@ def test_a_polite_stop_hands_over_first() -> None:
         def led_by_others() -> bool:
             return {cluster.leader_of("t", p) for p in range(6)} <= set(others)
 
-        await asyncio.to_thread(cluster.wait_until, led_by_others, 0.5)  # sooner than it would be missed
+        await asyncio.to_thread(cluster.wait_until, led_by_others, MISSED_S / 2)  # sooner than it would be missed
         registered = cluster.call(lambda: [b.broker_id for b in cluster.registry(others[0]).get_all_brokers()])
         assert registered == others
         await send_until_done(cluster, batch(topic.topic_id, payload(1)))
 
-    with Cluster(nodes=3) as cluster:
+    with Cluster(nodes=3, timing=Timing(gone_after_s=MISSED_S)) as cluster:
         asyncio.run(main(cluster))
 
 
