@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.raft.harness import Cluster, simulate
@@ -14,6 +16,7 @@ from tinymq.raft.net.transport import Channel
 from tinymq.raft.peers.adaptive_timeouts import HeartbeatGaps
 from tinymq.raft.replica.current_role import CurrentRole
 from tinymq.raft.replica.replica import RaftReplica
+from tinymq.raft.state.pysyncobj_state import NEVER
 from tinymq_chaos.sim.campaign import timing
 from tinymq_chaos.sim.campaign.timing import FAILOVERS, STEADY, Row, failovers, steady
 
@@ -100,6 +103,36 @@ def test_mutant_superseded_leaders_are_not_told(lose: bool, monkeypatch: pytest.
     monkeypatch.setattr(*rule, lambda self, peer: None)
     with pytest.raises(AssertionError):
         simulate(scenario)
+
+
+async def supersede_unknown(cluster: Cluster) -> float:
+    """Elect a leader that no follower gets to know, and another one that it does not hear. Return for how many seconds
+    both led."""
+    await cluster.commit(b"x")
+    await cluster.settle()
+    first, followers = cluster.leader(), cluster.followers()
+    for direction in itertools.permutations(cluster.brokers, 2):
+        cluster.network._conditions.cut_part(direction, Channel.BULK)
+    cluster.isolate(first.id)
+    await cluster.until(lambda: (GROUP, 2) in cluster.ledger.leaders, 4.0)
+    (unknown,) = [each for each in followers if each.id == cluster.ledger.leaders[GROUP, 2]]
+    (voter,) = [each for each in followers if each is not unknown]
+    await cluster.until(lambda: first.group().role is Role.CANDIDATE, 4.0)
+    assert (unknown.group().is_leader, voter.group().leader) == (True, None)
+    voter.group()._replica.state.election_deadline = NEVER  # only `first` campaigns, unheard by `unknown`
+    cluster.heal()
+    cluster.cut(first.id, unknown.id)
+    await cluster.until(lambda: (GROUP, 3) in cluster.ledger.leaders, 4.0)
+    led_s = cluster.loop.time()
+    await cluster.until(lambda: not unknown.group().is_leader, 8.0)
+    return cluster.loop.time() - led_s
+
+
+def test_a_leader_that_no_follower_knew_is_told_of_its_successor() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        assert await supersede_unknown(cluster) < 0.5
+
+    simulate(scenario)
 
 
 def test_mutant_elections_of_a_fixed_length_split_votes(monkeypatch: pytest.MonkeyPatch) -> None:

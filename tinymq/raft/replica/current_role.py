@@ -28,7 +28,7 @@ class CurrentRole:
         self.following = Following(state)  # one object for the replica's life; it forgets at each new term
         self.role: Following | Candidacy | Leadership = self.following
         self.ended_term = 0  # the newest term whose leader has announced its end; `Elections` writes it
-        self.superseded: int | None = None  # the leader before this term, which may not know that its term is over
+        self.superseded = set[int]()  # brokers that may lead an earlier term and not know that it is over
 
     @property
     def leadership(self) -> Leadership | None:
@@ -64,11 +64,12 @@ class CurrentRole:
 
     def adopt_term(self, peer: int, term: int) -> None:
         """Enter the term of `peer` as a follower if it is higher than ours. Its role in the old term ends."""
-        state = self.state
-        if self.enter_as_follower(term):
-            self.superseded = state.last_leader if state.last_leader not in (state.me.broker_id, peer) else None
-            if self.superseded is not None:
-                self.tell_superseded(self.superseded)
+        if term > self.state.term:
+            self.enter_term(term, None)
+            self.follow(None)
+            self.superseded.discard(peer)
+            for each in sorted(self.superseded):
+                self.tell_superseded(each)
 
     def enter_as_follower(self, term: int) -> bool:
         """As `adopt_term`, and tell nobody. Returns whether the term is higher than ours was."""
@@ -76,21 +77,26 @@ class CurrentRole:
             return False
         self.enter_term(term, None)
         self.follow(None)
-        self.superseded = None
+        self.superseded.clear()
         return True
 
     def tell_superseded(self, peer: int) -> None:
-        """If `peer` led before this term, tell it the term (hazard 13).
+        """If `peer` may lead an earlier term, tell it this one (hazard 13).
 
         It may hear a majority, but not the leader or the candidate of this term. A group that rests sends it nothing
         else, so it would lead on until somebody writes. The caller repeats this when a connection to `peer` opens.
         """
-        if peer == self.superseded and self.state.leader_id != peer:
+        if peer in self.superseded and self.state.leader_id != peer:
             self.following.refuse_stale(peer)
 
     def enter_term(self, term: int, voted_for: int | None) -> None:
         """Enter a higher term, with a vote or without, and forget what the last leader has shown."""
-        self.state.enter_term(term, voted_for)
+        state = self.state
+        # A broker with our vote may have led the term that ends now without our knowledge. Of two majorities, one broker
+        # is in both: the one that voted for it and is now in this term.
+        former = (state.last_leader, state.voted_for)
+        self.superseded.update(each for each in former if each not in (None, state.me.broker_id))
+        state.enter_term(term, voted_for)
         self.following.forget_term()
 
     def follow_sender(self, peer: int, term: int) -> bool:
