@@ -207,7 +207,8 @@ class History:
         self.leases: list[LeaseChange] = []  # of queue groups, in order; so are the next
         self.queues: list[QueueChange] = []
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
-        self.weights: dict[Log, list[tuple[int, int]]] = {}  # (end offset of a batch, bytes of all records up to it)
+        # (end offset of a batch, bytes of all records up to it), since the last revival
+        self.weights: dict[Log, list[tuple[int, int]]] = {}
         self.heads: dict[Log, int] = {}  # below it, a fault removed the head of some replica
         self.brokers: dict[int, str] = {}  # the address of each broker that exists; {}: not known
         self.link_s = 0.0  # the least time of a message on its link, without faults
@@ -258,6 +259,8 @@ class History:
         self.revivals.append(QuorumRecovery(self.now(), log))
         if log in self.commits:
             self.commits[log].append((self.now(), end_offset))
+        if log in self.weights:
+            self.weights[log] = [weight for weight in self.weights[log] if weight[0] <= end_offset]
 
     def caught_up(self, log: Log, broker: int) -> None:
         """A broker's replica has applied all that was committed, for the first time since it started."""

@@ -249,6 +249,26 @@ def test_while_faults_last_an_answer_may_be_incomplete(spoil: Spoil, monkeypatch
     assert story.kinds() == set()
 
 
+def revived(s: Story) -> None:
+    """The partition of a weak topic loses its last record, of 50 bytes, and gets another one, of 10."""
+    for end, size in ((2, 100), (3, 50), (4, 50)):
+        s.history.committed(LOG, end)
+        s.history.weighed(LOG, end, size)
+    s.now_s += 1
+    s.history.revived(LOG, 3)
+    s.now_s += 1
+    s.history.committed(LOG, 4)
+    s.history.weighed(LOG, 4, 10)
+
+
+@pytest.mark.parametrize(("size", "found"), [(160, set()), (200, {AnomalyKind.WRONG_ANSWER})])
+def test_after_a_revival_the_bytes_of_the_present_records_count(size: int, found: set[AnomalyKind]) -> None:
+    story = good()
+    revived(story)
+    ask(story, "kept", [[0, 4, size]], topic=T)
+    assert story.kinds() & {AnomalyKind.WRONG_ANSWER} == found
+
+
 def test_an_altered_setting_may_have_both_values() -> None:
     story = good()
     ask(story, "topics", [topic(max_bytes="none")])

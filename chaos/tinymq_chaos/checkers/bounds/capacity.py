@@ -33,7 +33,7 @@ def over_capacity(facts: Facts) -> Iterator[Anomaly]:
             what = f"{end - log_start} records, and there is room for {most:g}"
             yield Anomaly.of(AnomalyKind.OVER_CAPACITY, what, log, look, offsets=(log_start, end))
         heaviest = bounded[log].bounds("max_bytes", since_s, until_s)[1]
-        weight = facts.weight(log, log_start, end)
+        weight = facts.weight(log, log_start, end, look.invoked_s)
         if weight is not None and weight > heaviest:
             what = f"{weight} bytes of records, and there is room for {heaviest:g}"
             yield Anomaly.of(AnomalyKind.OVER_CAPACITY, what, log, look, offsets=(log_start, end))
@@ -64,7 +64,7 @@ def dropped_too_much(facts: Facts) -> Iterator[Anomaly]:
         most = bounded[log].bounds("max_records", 0.0, look.ended_s or math.inf)[0]
         heaviest = bounded[log].bounds("max_bytes", 0.0, look.ended_s or math.inf)[0]
         room = most - SENT_AT_ONCE_MAX * max(1, largest.get(log[0], 1))
-        weight = facts.weight(log, log_start, end)
+        weight = facts.weight(log, log_start, end, look.invoked_s)
         few = end - log_start < room
         light = weight is not None and weight < heaviest * (1 - 1 / 128) - _at_once(facts, look, log)
         if (few or most == math.inf) and (light or heaviest == math.inf):

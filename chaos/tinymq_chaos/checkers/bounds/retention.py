@@ -79,7 +79,7 @@ def removed_of_the_last_bytes(facts: Facts) -> Iterator[Anomaly]:
         return
     sized = {log: settings for log, settings in logs(facts) if settings.only("retention_bytes")}
     for look, log, log_start, end in facts.ends():
-        kept = facts.weight(log, log_start, end) if log in sized and log_start else None
+        kept = facts.weight(log, log_start, end, look.invoked_s) if log in sized and log_start else None
         if kept is None:
             continue
         least = sized[log].bounds("retention_bytes", 0.0, look.ended_s or math.inf)[0]
@@ -102,7 +102,7 @@ def kept_too_much(facts: Facts) -> Iterator[Anomaly]:
         late = [place_of(c)[1] for c in acknowledged(facts) if place_of(c)[0] == log and c.invoked_s > end_s - GONE_S]
         end = min(late, default=max(replica.high_watermark for replica in replicas))
         log_start = max(r.log_start if r.shown_start is None else r.shown_start for r in replicas)
-        kept = facts.weight(log, log_start, end)
+        kept = facts.weight(log, log_start, end, end_s)
         if kept is not None and kept > most * (1 + MORE) + facts.largest(log):
             what = f"{kept} bytes of records are left, and the topic keeps {most:g}"
             yield Anomaly(AnomalyKind.KEPT_TOO_LONG, what, log, (), (log_start, end))

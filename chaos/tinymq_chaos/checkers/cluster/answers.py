@@ -195,7 +195,7 @@ def wrong_sizes(facts: Facts) -> Iterator[Anomaly]:
             if not least <= records <= most:
                 yield _wrong(call, f"{records} records are kept, and there are {least} to {most}", log)
                 continue
-            heaviest, lightest = facts.weight(log, 0, most), facts.weight(log, 0, least)
+            heaviest, lightest = (facts.weight(log, 0, end, call.invoked_s) for end in (most, least))
             if heaviest is not None and lightest is not None:
                 most_bytes = heaviest * (1 + COUNTED_MORE)
                 if not lightest <= size <= most_bytes:

@@ -115,10 +115,13 @@ class Facts:
             if call.outcome is Outcome.OK:
                 yield call, (call.args["topic"], call.args["partition"]), *call.result[1:]
 
-    def weight(self, log: Log, start: int, end: int) -> int | None:
-        """Return the stored bytes of all batches that end between two offsets; None where they are not known."""
+    def weight(self, log: Log, start: int, end: int, at_s: float) -> int | None:
+        """Return the stored bytes of all batches that ended between two offsets at this time; None where they are not
+        known. A revival since may have put other batches at these offsets.
+        """
         weights = self.history.weights.get(log)
-        return None if weights is None else _below(weights, end) - _below(weights, start)
+        revived = any(each.log == log and at_s <= each.at_s for each in self.history.revivals)
+        return None if weights is None or revived else _below(weights, end) - _below(weights, start)
 
     def largest(self, log: Log) -> int:
         """Return the bytes of the largest batch."""
