@@ -28,7 +28,7 @@ from tinymq.base.errors import (
 from tinymq.base.types import METADATA_GROUP, PeerAddress
 from tinymq.broker.cluster import join
 from tinymq.broker.cluster.formation import Formation
-from tinymq.broker.cluster.join import ClusterSearch, Join, choose, decide, invite
+from tinymq.broker.cluster.join import OTHERS_S, ClusterSearch, Join, choose, decide, invite
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import InlineRunner
 from tinymq.raft import Replica, make_first_entry
@@ -245,6 +245,32 @@ def test_a_broker_beyond_the_voters_joins_and_remembers_them() -> None:
         third = Formation(4, (), formation._store, files, InlineRunner())
         await third.load()
         assert third.known_voters == moved.voters
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("hung", ["a:1", "b:1"])
+def test_an_address_that_hangs_does_not_hold_up_an_invited_broker(hung: str) -> None:
+    async def main() -> None:
+        formation, clock = await open_broker(4, voters=()), ManualClock()
+        ended: list[str] = []
+
+        async def ask(host: str, port: int) -> Invitation:
+            if f"{host}:{port}" != hung:
+                return ALL
+            try:
+                return await asyncio.get_running_loop().create_future()
+            finally:
+                ended.append(hung)
+
+        search = ClusterSearch(formation, ask, ["a:1", "b:1"], clock, patience_s=60.0)
+        work = asyncio.ensure_future(search.run())
+        for passed_s in (0.0, OTHERS_S / 2, OTHERS_S / 2):
+            assert not work.done(), "the other address may belong to another cluster"
+            clock.advance(passed_s)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert (work.result(), ended) == (tuple(VOTERS), [hung])
 
     asyncio.run(main())
 

@@ -41,6 +41,7 @@ from tinymq.raft.net.transport import JOIN_RETRY_S, Invitation, PeerIdentity
 logger = structlog.get_logger("tinymq.broker")
 
 REASONS_LOGGED_MAX = 20  # different ones, of one process
+OTHERS_S = 1.0  # how long a search waits for other addresses once a broker has invited it
 
 Answer = Invitation | TinymqError
 
@@ -177,8 +178,7 @@ class ClusterSearch:
         """
         deadline_s = self._clock.monotonic() + self._patience_s
         async for _ in retry_until(deadline_s, self._clock, Backoff(JOIN_RETRY_S, JOIN_RETRY_S)):
-            answers = await asyncio.gather(*map(self._ask_one, self._addresses))
-            decision = choose(dict(zip(self._addresses, answers, strict=True)))
+            decision = choose(await self._ask_all())
             if isinstance(decision, Invitation):
                 await self._formation.observe(decision)
                 logger.info("cluster_joined", broker=self._formation.broker_id, cluster=decision.cluster_id.hex())
@@ -190,6 +190,25 @@ class ClusterSearch:
                 break
         assert self._reason is not None, "the first attempt is always made"
         raise self._reason
+
+    async def _ask_all(self) -> dict[str, Answer]:
+        """The answer of each address. An address that hangs is left out once a broker has invited this one, because a
+        handshake takes 5 s to fail."""
+        asking = {address: asyncio.create_task(self._ask_one(address)) for address in self._addresses}
+        late: asyncio.Task[None] | None = None  # ends the wait, once there is an invitation
+        waiting: list[asyncio.Task[Any]] = list(asking.values())
+        try:
+            while any(not each.done() for each in asking.values()) and (late is None or not late.done()):
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                waiting = [each for each in waiting if each not in done]
+                if late is None and any(isinstance(each.result(), Invitation) for each in done):
+                    late = asyncio.create_task(self._clock.sleep(OTHERS_S))
+                    waiting.append(late)
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        return {address: each.result() for address, each in asking.items() if each not in waiting}
 
     async def _ask_one(self, address: str) -> Answer:
         try:

@@ -92,8 +92,8 @@ class CurrentRole:
     def enter_term(self, term: int, voted_for: int | None) -> None:
         """Enter a higher term, with a vote or without, and forget what the last leader has shown."""
         state = self.state
-        # A broker with our vote may have led the term that ends now without our knowledge. Of two majorities, one broker
-        # is in both: the one that voted for it and is now in this term.
+        # A broker with our vote may lead the term that ends here without our knowledge. One broker is in the majorities
+        # of both terms: it voted for the old leader, and tells it of the new term.
         former = (state.last_leader, state.voted_for)
         self.superseded.update(each for each in former if each not in (None, state.me.broker_id))
         state.enter_term(term, voted_for)
