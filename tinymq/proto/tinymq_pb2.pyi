@@ -687,6 +687,7 @@ class ProduceBatch(_message.Message):
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     DELIVER_AT_US_FIELD_NUMBER: _builtins.int
     DELAY_US_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     """chosen by the client, unique on its stream"""
     topic_id: _builtins.bytes
@@ -704,6 +705,12 @@ class ProduceBatch(_message.Message):
     """at most 30 days from now; of a time that has passed: due at once"""
     delay_us: _builtins.int
     """from the append of the delayed batch: 1 s to 30 days"""
+    @_builtins.property
+    def transaction(self) -> Global___BatchTransaction:
+        """A batch of a transaction: it is stored now, and gets its offsets when the transaction is committed. It needs acks of
+        a quorum, no producer id, no message id, no due time, and feature level 3.
+        """
+
     def __init__(
         self,
         *,
@@ -717,16 +724,93 @@ class ProduceBatch(_message.Message):
         message_id: _builtins.bytes = ...,
         deliver_at_us: _builtins.int = ...,
         delay_us: _builtins.int = ...,
+        transaction: Global___BatchTransaction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["delay_us", b"delay_us", "deliver_at_us", b"deliver_at_us", "due", b"due"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delay_us", b"delay_us", "deliver_at_us", b"deliver_at_us", "due", b"due", "transaction", b"transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "delay_us", b"delay_us", "deliver_at_us", b"deliver_at_us", "due", b"due", "message_id", b"message_id", "partition", b"partition", "payload", b"payload", "payload_crc", b"payload_crc", "request_id", b"request_id", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "delay_us", b"delay_us", "deliver_at_us", b"deliver_at_us", "due", b"due", "message_id", b"message_id", "partition", b"partition", "payload", b"payload", "payload_crc", b"payload_crc", "request_id", b"request_id", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id", "transaction", b"transaction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_due: _TypeAlias = _typing.Literal["deliver_at_us", "delay_us"]  # noqa: Y015
     _WhichOneofArgType_due: _TypeAlias = _typing.Literal["due", b"due"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_due) -> _WhichOneofReturnType_due | None: ...
 
 Global___ProduceBatch: _TypeAlias = ProduceBatch  # noqa: Y015
+
+@_typing.final
+class TransactionRef(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    """the first three must be set"""
+    epoch: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int | None = ...,
+        epoch: _builtins.int | None = ...,
+        number: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_number", b"_number", "_producer_id", b"_producer_id", "epoch", b"epoch", "number", b"number", "producer_id", b"producer_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_number", b"_number", "_producer_id", b"_producer_id", "epoch", b"epoch", "number", b"number", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__number: _TypeAlias = _typing.Literal["number"]  # noqa: Y015
+    _WhichOneofArgType__number: _TypeAlias = _typing.Literal["_number", b"_number"]  # noqa: Y015
+    _WhichOneofReturnType__producer_id: _TypeAlias = _typing.Literal["producer_id"]  # noqa: Y015
+    _WhichOneofArgType__producer_id: _TypeAlias = _typing.Literal["_producer_id", b"_producer_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__number) -> _WhichOneofReturnType__number | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__producer_id) -> _WhichOneofReturnType__producer_id | None: ...
+
+Global___TransactionRef: _TypeAlias = TransactionRef  # noqa: Y015
+
+@_typing.final
+class BatchTransaction(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    coordinator: _builtins.int
+    """number of the partition of __coordinator that has the id. Must be set"""
+    writer: _builtins.int
+    """of the programs that write in the transaction"""
+    number: _builtins.int
+    """of this writer's batches in this partition and transaction, from 0. Must be set"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        coordinator: _builtins.int | None = ...,
+        writer: _builtins.int = ...,
+        number: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_coordinator", b"_coordinator", "_number", b"_number", "coordinator", b"coordinator", "number", b"number", "transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_coordinator", b"_coordinator", "_number", b"_number", "coordinator", b"coordinator", "number", b"number", "transaction", b"transaction", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__coordinator: _TypeAlias = _typing.Literal["coordinator"]  # noqa: Y015
+    _WhichOneofArgType__coordinator: _TypeAlias = _typing.Literal["_coordinator", b"_coordinator"]  # noqa: Y015
+    _WhichOneofReturnType__number: _TypeAlias = _typing.Literal["number"]  # noqa: Y015
+    _WhichOneofArgType__number: _TypeAlias = _typing.Literal["_number", b"_number"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__coordinator) -> _WhichOneofReturnType__coordinator | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__number) -> _WhichOneofReturnType__number | None: ...
+
+Global___BatchTransaction: _TypeAlias = BatchTransaction  # noqa: Y015
 
 @_typing.final
 class ProduceReply(_message.Message):
@@ -1609,6 +1693,438 @@ class TransferLeaderReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TransferLeaderReply: _TypeAlias = TransferLeaderReply  # noqa: Y015
+
+@_typing.final
+class RegisterOwnerRequest(_message.Message):
+    """---- transactions ---------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    transactional_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        transactional_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["transactional_id", b"transactional_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterOwnerRequest: _TypeAlias = RegisterOwnerRequest  # noqa: Y015
+
+@_typing.final
+class RegisterOwnerReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    epoch: _builtins.int
+    """Fenced is the answer to calls with a lower one"""
+    coordinator: _builtins.int
+    """number of the partition of __coordinator that has the id"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        coordinator: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "epoch", b"epoch", "error", b"error", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterOwnerReply: _TypeAlias = RegisterOwnerReply  # noqa: Y015
+
+@_typing.final
+class BeginTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    transactional_id: _builtins.str
+    producer_id: _builtins.int
+    """of RegisterOwnerReply. Must be set"""
+    epoch: _builtins.int
+    """as above"""
+    timeout_ms: _builtins.int
+    """after this the transaction is rolled back if it is not decided: 1 s to 15 min"""
+    def __init__(
+        self,
+        *,
+        transactional_id: _builtins.str = ...,
+        producer_id: _builtins.int | None = ...,
+        epoch: _builtins.int | None = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_producer_id", b"_producer_id", "epoch", b"epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_producer_id", b"_producer_id", "epoch", b"epoch", "producer_id", b"producer_id", "timeout_ms", b"timeout_ms", "transactional_id", b"transactional_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__producer_id: _TypeAlias = _typing.Literal["producer_id"]  # noqa: Y015
+    _WhichOneofArgType__producer_id: _TypeAlias = _typing.Literal["_producer_id", b"_producer_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__producer_id) -> _WhichOneofReturnType__producer_id | None: ...
+
+Global___BeginTransactionRequest: _TypeAlias = BeginTransactionRequest  # noqa: Y015
+
+@_typing.final
+class BeginTransactionReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginTransactionReply: _TypeAlias = BeginTransactionReply  # noqa: Y015
+
+@_typing.final
+class AddPartitionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    transactional_id: _builtins.str
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]:
+        """up to 1,000 in a transaction"""
+
+    def __init__(
+        self,
+        *,
+        transactional_id: _builtins.str = ...,
+        transaction: Global___TransactionRef | None = ...,
+        partitions: _abc.Iterable[Global___TransactionPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "transaction", b"transaction", "transactional_id", b"transactional_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddPartitionsRequest: _TypeAlias = AddPartitionsRequest  # noqa: Y015
+
+@_typing.final
+class TransactionPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    """must be set"""
+    batches: _builtins.int
+    """CommitTransaction: how many the owner has sent there"""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int | None = ...,
+        batches: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "batches", b"batches", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+
+Global___TransactionPartition: _TypeAlias = TransactionPartition  # noqa: Y015
+
+@_typing.final
+class AddPartitionsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddPartitionsReply: _TypeAlias = AddPartitionsReply  # noqa: Y015
+
+@_typing.final
+class CommitTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    VISIBLE_FIELD_NUMBER: _builtins.int
+    transactional_id: _builtins.str
+    timeout_ms: _builtins.int
+    """for the decision and, with `visible`, for the partitions"""
+    visible: _builtins.bool
+    """answer when all partitions show the records, or when the time is up"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]:
+        """every one that has batches of the transaction"""
+
+    def __init__(
+        self,
+        *,
+        transactional_id: _builtins.str = ...,
+        transaction: Global___TransactionRef | None = ...,
+        partitions: _abc.Iterable[Global___TransactionPartition] | None = ...,
+        timeout_ms: _builtins.int = ...,
+        visible: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "timeout_ms", b"timeout_ms", "transaction", b"transaction", "transactional_id", b"transactional_id", "visible", b"visible"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitTransactionRequest: _TypeAlias = CommitTransactionRequest  # noqa: Y015
+
+@_typing.final
+class CommitTransactionReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VISIBLE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    visible: _builtins.bool
+    """all partitions show the records"""
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """unset: the transaction is committed"""
+
+    def __init__(
+        self,
+        *,
+        visible: _builtins.bool = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "visible", b"visible"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitTransactionReply: _TypeAlias = CommitTransactionReply  # noqa: Y015
+
+@_typing.final
+class AbortTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    transactional_id: _builtins.str
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef:
+        """unset: the open one, whoever owns it. For people"""
+
+    def __init__(
+        self,
+        *,
+        transactional_id: _builtins.str = ...,
+        transaction: Global___TransactionRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction", "transactional_id", b"transactional_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortTransactionRequest: _TypeAlias = AbortTransactionRequest  # noqa: Y015
+
+@_typing.final
+class AbortTransactionReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortTransactionReply: _TypeAlias = AbortTransactionReply  # noqa: Y015
+
+@_typing.final
+class ListTransactionalIdsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    transactional_id: _builtins.str
+    """"": all of them"""
+    limit: _builtins.int
+    """0: no limit but the broker's"""
+    def __init__(
+        self,
+        *,
+        transactional_id: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "transactional_id", b"transactional_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTransactionalIdsRequest: _TypeAlias = ListTransactionalIdsRequest  # noqa: Y015
+
+@_typing.final
+class ListTransactionalIdsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """there are more than were sent"""
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionalIdInfo]: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[Global___TransactionalIdInfo] | None = ...,
+        more: _builtins.bool = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "ids", b"ids", "more", b"more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTransactionalIdsReply: _TypeAlias = ListTransactionalIdsReply  # noqa: Y015
+
+@_typing.final
+class TransactionalIdInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    USED_US_FIELD_NUMBER: _builtins.int
+    TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    OUTCOME_OF_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    transactional_id: _builtins.str
+    producer_id: _builtins.int
+    epoch: _builtins.int
+    used_us: _builtins.int
+    """the newest call of an owner"""
+    committed: _builtins.bool
+    """`outcome_of` was"""
+    @_builtins.property
+    def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionInfo]:
+        """that are not over, the newest last"""
+
+    @_builtins.property
+    def outcome_of(self) -> Global___TransactionRef:
+        """the newest transaction that was decided; unset: none"""
+
+    def __init__(
+        self,
+        *,
+        transactional_id: _builtins.str = ...,
+        producer_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        used_us: _builtins.int = ...,
+        transactions: _abc.Iterable[Global___TransactionInfo] | None = ...,
+        outcome_of: Global___TransactionRef | None = ...,
+        committed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_outcome_of", b"_outcome_of", "outcome_of", b"outcome_of"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_outcome_of", b"_outcome_of", "committed", b"committed", "epoch", b"epoch", "outcome_of", b"outcome_of", "producer_id", b"producer_id", "transactional_id", b"transactional_id", "transactions", b"transactions", "used_us", b"used_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__outcome_of: _TypeAlias = _typing.Literal["outcome_of"]  # noqa: Y015
+    _WhichOneofArgType__outcome_of: _TypeAlias = _typing.Literal["_outcome_of", b"_outcome_of"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__outcome_of) -> _WhichOneofReturnType__outcome_of | None: ...
+
+Global___TransactionalIdInfo: _TypeAlias = TransactionalIdInfo  # noqa: Y015
+
+@_typing.final
+class TransactionInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    UNTIL_US_FIELD_NUMBER: _builtins.int
+    UNCONFIRMED_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    state: _builtins.str
+    """open, committed or aborted"""
+    until_us: _builtins.int
+    """when it is rolled back if it is still open"""
+    @_builtins.property
+    def unconfirmed(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]:
+        """open: its partitions; else those that have not applied the end"""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        state: _builtins.str = ...,
+        until_us: _builtins.int = ...,
+        unconfirmed: _abc.Iterable[Global___TransactionPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "state", b"state", "unconfirmed", b"unconfirmed", "until_us", b"until_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransactionInfo: _TypeAlias = TransactionInfo  # noqa: Y015
 
 @_typing.final
 class SetConsumerRequest(_message.Message):

@@ -1314,6 +1314,304 @@ class Schedules:
             _registered_method=True)
 
 
+class TransactionsStub:
+    """Transactions of programs that own a transactional id: docs/transactions.md. Calls on an id go to its coordinator: the
+    leader of partition crc32(transactional_id) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.RegisterOwner = channel.unary_unary(
+                '/tinymq.v1.Transactions/RegisterOwner',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.RegisterOwnerRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.RegisterOwnerReply.FromString,
+                _registered_method=True)
+        self.BeginTransaction = channel.unary_unary(
+                '/tinymq.v1.Transactions/BeginTransaction',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.BeginTransactionRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.BeginTransactionReply.FromString,
+                _registered_method=True)
+        self.AddPartitions = channel.unary_unary(
+                '/tinymq.v1.Transactions/AddPartitions',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.AddPartitionsRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AddPartitionsReply.FromString,
+                _registered_method=True)
+        self.CommitTransaction = channel.unary_unary(
+                '/tinymq.v1.Transactions/CommitTransaction',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.CommitTransactionRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CommitTransactionReply.FromString,
+                _registered_method=True)
+        self.AbortTransaction = channel.unary_unary(
+                '/tinymq.v1.Transactions/AbortTransaction',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.AbortTransactionRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AbortTransactionReply.FromString,
+                _registered_method=True)
+        self.ListTransactionalIds = channel.unary_unary(
+                '/tinymq.v1.Transactions/ListTransactionalIds',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsReply.FromString,
+                _registered_method=True)
+
+
+class TransactionsServicer:
+    """Transactions of programs that own a transactional id: docs/transactions.md. Calls on an id go to its coordinator: the
+    leader of partition crc32(transactional_id) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    def RegisterOwner(self, request, context):
+        """Gives the id to the caller. Fences the owner before, and rolls its open transaction back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BeginTransaction(self, request, context):
+        """Rolls the owner's open transaction back, if there is one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddPartitions(self, request, context):
+        """Goes before, or beside, the first batch for each partition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitTransaction(self, request, context):
+        """Answered when the decision is on a majority of disks, or when all partitions show the records.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbortTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTransactionalIds(self, request, context):
+        """The transactional ids in partitions of __coordinator that the answering broker leads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_TransactionsServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'RegisterOwner': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterOwner,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.RegisterOwnerRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.RegisterOwnerReply.SerializeToString,
+            ),
+            'BeginTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginTransaction,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.BeginTransactionRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.BeginTransactionReply.SerializeToString,
+            ),
+            'AddPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddPartitions,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AddPartitionsRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.AddPartitionsReply.SerializeToString,
+            ),
+            'CommitTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitTransaction,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CommitTransactionRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.CommitTransactionReply.SerializeToString,
+            ),
+            'AbortTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbortTransaction,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AbortTransactionRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.AbortTransactionReply.SerializeToString,
+            ),
+            'ListTransactionalIds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactionalIds,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tinymq.v1.Transactions', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tinymq.v1.Transactions', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Transactions:
+    """Transactions of programs that own a transactional id: docs/transactions.md. Calls on an id go to its coordinator: the
+    leader of partition crc32(transactional_id) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    @staticmethod
+    def RegisterOwner(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/RegisterOwner',
+            tinymq_dot_proto_dot_tinymq__pb2.RegisterOwnerRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.RegisterOwnerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/BeginTransaction',
+            tinymq_dot_proto_dot_tinymq__pb2.BeginTransactionRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.BeginTransactionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/AddPartitions',
+            tinymq_dot_proto_dot_tinymq__pb2.AddPartitionsRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.AddPartitionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/CommitTransaction',
+            tinymq_dot_proto_dot_tinymq__pb2.CommitTransactionRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.CommitTransactionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AbortTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/AbortTransaction',
+            tinymq_dot_proto_dot_tinymq__pb2.AbortTransactionRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.AbortTransactionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactionalIds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/ListTransactionalIds',
+            tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class UsersStub:
     """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes.
     """

@@ -446,6 +446,100 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
 
 def add_SchedulesServicer_to_server(servicer: SchedulesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class TransactionsStub:
+    """Transactions of programs that own a transactional id: docs/transactions.md. Calls on an id go to its coordinator: the
+    leader of partition crc32(transactional_id) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> TransactionsAsyncStub: ...
+    RegisterOwner: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.RegisterOwnerRequest, _tinymq_pb2.RegisterOwnerReply]
+    """Gives the id to the caller. Fences the owner before, and rolls its open transaction back."""
+    BeginTransaction: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.BeginTransactionRequest, _tinymq_pb2.BeginTransactionReply]
+    """Rolls the owner's open transaction back, if there is one."""
+    AddPartitions: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AddPartitionsRequest, _tinymq_pb2.AddPartitionsReply]
+    """Goes before, or beside, the first batch for each partition."""
+    CommitTransaction: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.CommitTransactionRequest, _tinymq_pb2.CommitTransactionReply]
+    """Answered when the decision is on a majority of disks, or when all partitions show the records."""
+    AbortTransaction: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AbortTransactionRequest, _tinymq_pb2.AbortTransactionReply]
+    ListTransactionalIds: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListTransactionalIdsRequest, _tinymq_pb2.ListTransactionalIdsReply]
+    """The transactional ids in partitions of __coordinator that the answering broker leads."""
+
+@_typing.type_check_only
+class TransactionsAsyncStub(TransactionsStub):
+    """Transactions of programs that own a transactional id: docs/transactions.md. Calls on an id go to its coordinator: the
+    leader of partition crc32(transactional_id) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    RegisterOwner: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.RegisterOwnerRequest, _tinymq_pb2.RegisterOwnerReply]  # type: ignore[assignment]
+    """Gives the id to the caller. Fences the owner before, and rolls its open transaction back."""
+    BeginTransaction: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.BeginTransactionRequest, _tinymq_pb2.BeginTransactionReply]  # type: ignore[assignment]
+    """Rolls the owner's open transaction back, if there is one."""
+    AddPartitions: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AddPartitionsRequest, _tinymq_pb2.AddPartitionsReply]  # type: ignore[assignment]
+    """Goes before, or beside, the first batch for each partition."""
+    CommitTransaction: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.CommitTransactionRequest, _tinymq_pb2.CommitTransactionReply]  # type: ignore[assignment]
+    """Answered when the decision is on a majority of disks, or when all partitions show the records."""
+    AbortTransaction: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AbortTransactionRequest, _tinymq_pb2.AbortTransactionReply]  # type: ignore[assignment]
+    ListTransactionalIds: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListTransactionalIdsRequest, _tinymq_pb2.ListTransactionalIdsReply]  # type: ignore[assignment]
+    """The transactional ids in partitions of __coordinator that the answering broker leads."""
+
+class TransactionsServicer(metaclass=_abc_1.ABCMeta):
+    """Transactions of programs that own a transactional id: docs/transactions.md. Calls on an id go to its coordinator: the
+    leader of partition crc32(transactional_id) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    @_abc_1.abstractmethod
+    def RegisterOwner(
+        self,
+        request: _tinymq_pb2.RegisterOwnerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.RegisterOwnerReply, _abc.Awaitable[_tinymq_pb2.RegisterOwnerReply]]:
+        """Gives the id to the caller. Fences the owner before, and rolls its open transaction back."""
+
+    @_abc_1.abstractmethod
+    def BeginTransaction(
+        self,
+        request: _tinymq_pb2.BeginTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.BeginTransactionReply, _abc.Awaitable[_tinymq_pb2.BeginTransactionReply]]:
+        """Rolls the owner's open transaction back, if there is one."""
+
+    @_abc_1.abstractmethod
+    def AddPartitions(
+        self,
+        request: _tinymq_pb2.AddPartitionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.AddPartitionsReply, _abc.Awaitable[_tinymq_pb2.AddPartitionsReply]]:
+        """Goes before, or beside, the first batch for each partition."""
+
+    @_abc_1.abstractmethod
+    def CommitTransaction(
+        self,
+        request: _tinymq_pb2.CommitTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.CommitTransactionReply, _abc.Awaitable[_tinymq_pb2.CommitTransactionReply]]:
+        """Answered when the decision is on a majority of disks, or when all partitions show the records."""
+
+    @_abc_1.abstractmethod
+    def AbortTransaction(
+        self,
+        request: _tinymq_pb2.AbortTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.AbortTransactionReply, _abc.Awaitable[_tinymq_pb2.AbortTransactionReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ListTransactionalIds(
+        self,
+        request: _tinymq_pb2.ListTransactionalIdsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ListTransactionalIdsReply, _abc.Awaitable[_tinymq_pb2.ListTransactionalIdsReply]]:
+        """The transactional ids in partitions of __coordinator that the answering broker leads."""
+
+def add_TransactionsServicer_to_server(servicer: TransactionsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class UsersStub:
     """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes."""
 
