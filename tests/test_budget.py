@@ -17,7 +17,7 @@ WALL_S_MAX = 480  # of `make test` on a quiet machine
 CHECK_S = 50  # of that: `make check`
 WORKERS = 3  # Makefile: PARALLEL
 SHARES_S = {  # of the time of all workers, by the first folder below tests/; "": the files in tests/ itself
-    "": 44,
+    "": 39,
     "access": 55,
     "benchmarks": 8,
     "broker": 50,
@@ -32,9 +32,9 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "metrics": 27,
     "packaging": 8,
     "proto": 2,
-    "raft": 82,
+    "raft": 80,
     "registry": 46,
-    "rpc": 37,
+    "rpc": 44,
     "spark": 139,
     "testing": 41,
     "tls": 60,

@@ -33,6 +33,7 @@ from tinymq.rpc.server.foreign_services import RULES
 
 SECRET = [label for label in ALL if access_of(SERVICES[named(label).service], named(label)).operation == "secret"]
 SESSION = b"s" * 16
+BEGUN = pb.TransactionRef(producer_id=1, epoch=0, number=1)
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +98,28 @@ def requests(s: Secured) -> dict[str, Any]:
     }
 
 
+def of_transactions(s: Secured) -> dict[str, Any]:
+    """The same, of the id "billing" and a partition of "orders"."""
+    place = pb.TransactionPartition(topic_id=s.topic_id("orders"), partition=0)
+    return {
+        "Transactions.RegisterOwner": pb.RegisterOwnerRequest(transactional_id="billing"),
+        "Transactions.BeginTransaction": pb.BeginTransactionRequest(transactional_id="billing", producer_id=1, epoch=0),
+        "Transactions.AddPartitions": pb.AddPartitionsRequest(
+            transactional_id="billing",
+            transaction=BEGUN,
+            partitions=[place],
+        ),
+        "Transactions.CommitTransaction": pb.CommitTransactionRequest(transactional_id="billing", transaction=BEGUN),
+        "Transactions.AbortTransaction": pb.AbortTransactionRequest(transactional_id="billing", transaction=BEGUN),
+        "Transactions.ListTransactionalIds": pb.ListTransactionalIdsRequest(transactional_id="billing"),
+    }
+
+
 OPEN_TO_USERS = {"Users.WhoAmI", "Admin.DescribeScan"}  # `known`: each answers about the caller, or leaves names out
 
 
 def request_of(s: Secured, label: str) -> Any:
-    return requests(s).get(label, named(label).request())
+    return (requests(s) | of_transactions(s)).get(label, named(label).request())
 
 
 @pytest.mark.parametrize("label", ALL)

@@ -59,7 +59,7 @@ class Story:
         self.world = TransactionWorld(TransactionLife(1), loop)
         self.partitions = Partitions()
         for coordinator in self.world.coordinators.values():
-            coordinator._leaders = self.partitions
+            coordinator._leaders = coordinator._ends._leaders = self.partitions
 
     @property
     def at(self) -> TransactionCoordinator:

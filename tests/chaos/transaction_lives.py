@@ -22,6 +22,7 @@ from tests.chaos.coordinator_world import BROKERS, CoordinatorWorld
 from tests.chaos.raft_model import COORDINATOR
 from tests.chaos.transaction_partition import PartitionModel
 from tinymq.base.errors import Fenced, OutcomeUnknown, TinymqError, TransactionAborted, Unavailable
+from tinymq.base.meter import Unmetered
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, PartitionId
 from tinymq.broker.coordinator.transaction_calls import TransactionCalls
@@ -97,7 +98,7 @@ class TransactionWorld(CoordinatorWorld):
         for raft in self.rafts:
             registry: Any = self.registry
             own, calls = {(COORDINATOR.topic_id, 0): raft.machine}, self.calls[raft.number]
-            coordinator = TransactionCoordinator(registry, lambda own=own: own, registry, calls, self.clock)  # type: ignore[misc]
+            coordinator = TransactionCoordinator(registry, partial(dict, own), registry, calls, self.clock, Unmetered())
             calls.attach(coordinator)
             raft.machine.on_role, raft.machine.on_decided = coordinator.on_role, self._decided(coordinator)
             self.coordinators[raft.number] = coordinator

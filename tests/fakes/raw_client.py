@@ -31,6 +31,7 @@ class Raw:
         self.admin = pb_grpc.AdminStub(self.channel)
         self.channels = pb_grpc.ChannelsStub(self.channel)
         self.schedules = pb_grpc.SchedulesStub(self.channel)
+        self.transactions = pb_grpc.TransactionsStub(self.channel)
         self._numbers = 0
 
     async def __aenter__(self) -> Raw:

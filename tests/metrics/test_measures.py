@@ -153,6 +153,12 @@ def test_of_replicas_that_are_gone_nothing_is_kept(bench: Bench) -> None:
     assert list(bench.measures._seen) == list(bench.measures._led) == [kept]
 
 
+def test_how_transactions_were_decided_begins_at_0(bench: Bench) -> None:
+    bench.measures.transaction_decided("timed_out")
+    found = {how: value(bench.families, "tinymq_transactions_decided_total", how=how) for how in measures.DECIDED}
+    assert found == {"committed": 0, "rolled_back": 0, "timed_out": 1, "replaced": 0, "incomplete": 0}
+
+
 def test_counts_of_groups_begin_at_0_are_bounded_and_end_with_the_group(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
 from tinymq.rpc.services.schedules import SchedulesService
+from tinymq.rpc.services.transactions import TransactionsService
 from tinymq.rpc.services.users import UsersService
 from tinymq.rpc.services.workers import WorkersService
 
@@ -235,6 +236,7 @@ class BrokerApp:
             dead_letters=DeadLettersService(self.serving),
             workers=WorkersService(self.serving, age_s_max),
             schedules=SchedulesService(self.serving),
+            transactions=TransactionsService(self.serving),
             users=users,
             queue=self._gateway,
         )
@@ -269,7 +271,8 @@ class BrokerApp:
         self._bootstrap.follow(member.broker.registry)
         self.gate.follow(member.broker.registry)  # before anything is served
         self.serving.broker, self.serving.groups, self.serving.unary = member.broker, member.groups, member.unary
-        self.serving.coordinator, self.serving.workers = member.coordinator, member.workers
+        self.serving.coordinator, self.serving.transactions = member.coordinator, member.transactions
+        self.serving.workers = member.workers
         self.serving.letters, self.serving.group_watch = member.dead_letters, member.group_watch
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))

@@ -73,6 +73,10 @@ class Meter(Protocol):
         """A coordinator has committed a step from one assignment of a stream group to another."""
         ...
 
+    def transaction_decided(self, how: str) -> None:
+        """A coordinator has decided on a transaction: committed, rolled_back, timed_out, replaced or incomplete."""
+        ...
+
 
 class Unmetered:
     """A no-op Meter."""
@@ -119,4 +123,7 @@ class Unmetered:
         pass
 
     def rebalanced(self, group: str) -> None:
+        pass
+
+    def transaction_decided(self, how: str) -> None:
         pass

@@ -15,10 +15,14 @@ from tinymq.base.clock import Clock
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.meter import Meter, Unmetered
-from tinymq.base.types import METADATA_GROUP
+from tinymq.base.types import METADATA_GROUP, PartitionId
 from tinymq.broker.cluster.feature_level import FeatureLevelControl, announced_level
 from tinymq.broker.cluster.registration import Registration
 from tinymq.broker.coordinator.coordinator import Coordinator
+from tinymq.broker.coordinator.led_replicas import CONFIRM_S
+from tinymq.broker.coordinator.standing_questions import StandingQuestions
+from tinymq.broker.coordinator.transaction_calls import LedPartition, TransactionCalls
+from tinymq.broker.coordinator.transaction_coordinator import TransactionCoordinator
 from tinymq.broker.dead_letters.dead_letters import DeadLetters
 from tinymq.broker.group_watch import GroupWatch
 from tinymq.broker.groups.cursor_keeper import CursorKeeper
@@ -34,7 +38,9 @@ from tinymq.broker.replicas.quorum_watch import QuorumWatch
 from tinymq.broker.replicas.replica_host import ReplicaHost
 from tinymq.broker.replicas.retention_timer import Retained, RetentionTimer
 from tinymq.broker.serve.broker import Broker, BrokerEnv, LossCounts
+from tinymq.broker.serve.messages import prove_leading
 from tinymq.broker.serve.offsets import find_offset
+from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.work.unary_worker import UnaryWorkers
 from tinymq.broker.work.workers import Workers
 from tinymq.format.entry import Entry
@@ -132,6 +138,7 @@ class MetadataMember:
         )
         self.broker = Broker(broker_env)
         self._make_groups(env)
+        self._make_transactions(env)
 
     def _make_groups(self, env: MemberEnv) -> None:
         """Make the parts that keep consumer groups. They begin with `start`."""
@@ -149,6 +156,15 @@ class MetadataMember:
         self._keeper.leased = self.workers.leased
         join(self.workers, self.dead_letters, env.clock)
         self.group_watch = GroupWatch(self.broker, self.workers, self.dead_letters.burials, self.coordinator)
+
+    def _make_transactions(self, env: MemberEnv) -> None:
+        """Make the parts that coordinate transactions. They begin with `start`."""
+        calls = TransactionCalls(env.host, self._led_transactions)
+        self.transactions = TransactionCoordinator(
+            self._registry, lambda: self._replica_host.internal, self.broker.producer_ids, calls, env.clock, env.meter
+        )
+        calls.attach(self.transactions)
+        self._standings = StandingQuestions(self._registry, calls.standings)
 
     async def start(self, first_entry: Entry) -> None:
         """Open the metadata group, and start all parts.
@@ -171,6 +187,7 @@ class MetadataMember:
             upgrade,
             *self.groups.start(),
             self.coordinator.start(),
+            self.transactions.start(),
             self.dead_letters.start(),
             self.workers.start(),
         ):
@@ -195,11 +212,13 @@ class MetadataMember:
         await self.dead_letters.stop()
         await self.workers.stop()
         await self.coordinator.stop()
+        await self.transactions.stop()
         await self.groups.stop()
         await self.upgrade.stop()
         await self._quorum_watch.stop()
         await self._registry.stop()
         await self._replica_host.stop()
+        await self._standings.stop()
 
     @property
     def reason(self) -> str:
@@ -256,8 +275,17 @@ class MetadataMember:
 
     def _make_coordinator(self, queue: QueueRecord) -> CoordinatorReplica:
         replica = CoordinatorReplica(f"{queue.topic}/{queue.partition}", self.broker.address_of)
-        replica.on_change, replica.on_role = self.coordinator.on_change, self.coordinator.on_role
+        replica.on_change, replica.on_decided = self.coordinator.on_change, self.transactions.on_decided
+        replica.on_role = self._coordinator_role
         return replica
+
+    def _coordinator_role(self, replica: CoordinatorReplica) -> None:
+        self.coordinator.on_role(replica)
+        self.transactions.on_role(replica)
+
+    def _led_transactions(self, place: PartitionId) -> LedPartition | None:
+        partition = self._replica_host.get(place.topic_id, place.partition)
+        return None if partition is None else NothingStaged(partition)
 
     def _retained(self) -> Iterable[Retained]:
         return (*self._replica_host.partitions.values(), *self._replica_host.internal.values())
@@ -268,3 +296,17 @@ class MetadataMember:
     def _leads_metadata(self) -> bool:
         metadata = self._env.host.groups.get(METADATA_GROUP)
         return metadata is not None and metadata.is_leader
+
+
+class NothingStaged:
+    """A partition, as its leader answers coordinators of transactions: this build stages no batches."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    async def held(self, transaction: TransactionId) -> int:
+        await prove_leading(self._partition, CONFIRM_S)
+        return 0
+
+    async def end(self, transaction: TransactionId, *, publish: bool) -> None:
+        await prove_leading(self._partition, CONFIRM_S)

@@ -83,6 +83,14 @@ TAIL_BYTES = Family("tinymq_tail_cache_bytes", "Memory of cached log entries on 
 MEMORY_BYTES = Family("tinymq_memory_storage_bytes", "Memory of the logs of topics in memory on this broker, in bytes.")
 DELAYED = Family("tinymq_delayed_batches", "Delayed batches that wait in the replicas of this broker.")
 DELAYED_BYTES = Family("tinymq_delayed_bytes", "Bytes of the delayed batches that wait in the replicas of this broker.")
+TRANSACTIONS = Family(
+    "tinymq_transactions", "Transactions that are not over, at the broker that coordinates them, by state.", ("state",)
+)
+TRANSACTION_OLDEST = Family(
+    "tinymq_transaction_oldest_seconds",
+    "Age of the oldest open transaction, and time since the oldest decision that is not confirmed, by state.",
+    ("state",),
+)
 REVIVED = Family(
     "tinymq_partitions_revived", "Automatic quorum recoveries that this broker led.", (), CounterMetricFamily
 )

@@ -18,6 +18,7 @@ from tinymq.raft import Group, Role
 
 TOPICS_MAX = 1000  # topics with counts of their own; the others share one sum
 GROUPS_MAX = 1000  # and groups
+DECIDED = ("committed", "rolled_back", "timed_out", "replaced", "incomplete")  # transactions, by how; 0 is shown, too
 LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 SYNCS_S = (0.0001, 0.0002, *LATENCIES_S[:-1])
 
@@ -97,14 +98,13 @@ class Measures:
             "Logs in sync batches, summed: divided by the batches, the logs per sync.",
             registry=registry,
         )
+        self._decided = _decided(registry)
         self._stood = Counter(
             "tinymq_elections_started", "Elections that a replica of this broker started.", registry=registry
         )
         self._won = Counter("tinymq_elections_won", "Elections that a replica of this broker won.", registry=registry)
         self._changes = Counter(
-            "tinymq_leader_changes",
-            "Changes of the known leader of this broker's replicas.",
-            registry=registry,
+            "tinymq_leader_changes", "Changes of the known leader of this broker's replicas.", registry=registry
         )
 
     # ---- Meter -----------------------------------------------------------------------------------------
@@ -162,6 +162,9 @@ class Measures:
     def rebalanced(self, group: str) -> None:
         self._group_tally(group).rebalances += 1
 
+    def transaction_decided(self, how: str) -> None:
+        self._decided.labels(how).inc()
+
     def _group_tally(self, group: str) -> GroupTally:
         found = self.group_tallies.get(group)
         if found is not None:
@@ -216,3 +219,11 @@ class Measures:
             del self.group_tallies[name]
         for name in groups:
             self._group_tally(name)
+
+
+def _decided(registry: CollectorRegistry) -> Counter:
+    documentation = "Transactions that a coordinator here committed, or rolled back, by how it came to that."
+    counter = Counter("tinymq_transactions_decided", documentation, ("how",), registry=registry)
+    for how in DECIDED:
+        counter.labels(how)
+    return counter

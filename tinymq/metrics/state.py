@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from tinymq.base.clock import Clock
 from tinymq.base.version import VERSION
+from tinymq.broker.coordinator.unfinished import Unfinished
 from tinymq.broker.group_watch import GroupProgress
 from tinymq.broker.serve.broker import LossCounts
 from tinymq.broker.state.cursor import CursorKind
@@ -74,6 +75,11 @@ class BrokerState(Collector):
         yield from families.MEMORY_BYTES.only(loss_counts.memory_bytes)
         yield from families.DELAYED.only(broker.delayed_totals.batches if broker is not None else 0)
         yield from families.DELAYED_BYTES.only(broker.delayed_totals.bytes if broker is not None else 0)
+        transactions = app.serving.transactions
+        unfinished = transactions.unfinished() if transactions is not None else Unfinished()
+        states = (("open", unfinished.open, unfinished.open_s), ("decided", unfinished.decided, unfinished.decided_s))
+        yield from families.TRANSACTIONS.of(((state,), count) for state, count, _ in states)
+        yield from families.TRANSACTION_OLDEST.of(((state,), age_s) for state, _, age_s in states)
         yield from families.REVIVED.only(loss_counts.recovered)
         yield from families.LOST.only(loss_counts.lost)
 

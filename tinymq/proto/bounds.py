@@ -32,6 +32,8 @@ REPEATED_MAX: dict[str, int] = {
     "AlterTopicRequest.settings": 64,
     "CreateQueueRequest.settings": 64,
     "HeartbeatRequest.owned": 10_000,
+    "AddPartitionsRequest.partitions": 1000,  # of one transaction
+    "CommitTransactionRequest.partitions": 1000,
     "CreateGroupRequest.topics": 100,
     "CreateGroupRequest.settings": 64,
     "AlterGroupRequest.settings": 64,

@@ -1760,7 +1760,7 @@ class BeginTransactionRequest(_message.Message):
     epoch: _builtins.int
     """as above"""
     timeout_ms: _builtins.int
-    """after this the transaction is rolled back if it is not decided: 1 s to 15 min"""
+    """after this it is rolled back if it is not decided: 1 s to 15 min; 0: 60 s"""
     def __init__(
         self,
         *,
@@ -1897,7 +1897,7 @@ class CommitTransactionRequest(_message.Message):
     VISIBLE_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     timeout_ms: _builtins.int
-    """for the decision and, with `visible`, for the partitions"""
+    """for the decision and, with `visible`, for the partitions; 0: 10 s"""
     visible: _builtins.bool
     """answer when all partitions show the records, or when the time is up"""
     @_builtins.property
@@ -2000,19 +2000,23 @@ class ListTransactionalIdsRequest(_message.Message):
 
     TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
-    """"": all of them"""
+    """"": all of them; a single one is asked of its coordinator"""
     limit: _builtins.int
-    """0: no limit but the broker's"""
+    """0, and at most: 1,000"""
+    after: _builtins.str
+    """of all of them, those behind this one in their order"""
     def __init__(
         self,
         *,
         transactional_id: _builtins.str = ...,
         limit: _builtins.int = ...,
+        after: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "limit", b"limit", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2026,9 +2030,11 @@ class ListTransactionalIdsReply(_message.Message):
     MORE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
-    """there are more than were sent"""
+    """there are more behind the last one"""
     @_builtins.property
-    def ids(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionalIdInfo]: ...
+    def ids(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionalIdInfo]:
+        """in their order"""
+
     @_builtins.property
     def error(self) -> Global___Error: ...
     def __init__(
@@ -2101,11 +2107,14 @@ class TransactionInfo(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     UNTIL_US_FIELD_NUMBER: _builtins.int
     UNCONFIRMED_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     state: _builtins.str
     """open, committed or aborted"""
     until_us: _builtins.int
     """when it is rolled back if it is still open"""
+    epoch: _builtins.int
+    """of the owner that began it"""
     @_builtins.property
     def unconfirmed(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]:
         """open: its partitions; else those that have not applied the end"""
@@ -2117,10 +2126,11 @@ class TransactionInfo(_message.Message):
         state: _builtins.str = ...,
         until_us: _builtins.int = ...,
         unconfirmed: _abc.Iterable[Global___TransactionPartition] | None = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "state", b"state", "unconfirmed", b"unconfirmed", "until_us", b"until_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "number", b"number", "state", b"state", "unconfirmed", b"unconfirmed", "until_us", b"until_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -5666,7 +5676,7 @@ class AccessGrant(_message.Message):
     operation: _builtins.str
     """read, write, create, alter, delete, describe, admin"""
     kind: _builtins.str
-    """topic, group, channel, cluster"""
+    """topic, group, channel, transactional_id, cluster"""
     name: _builtins.str
     prefix: _builtins.bool
     def __init__(

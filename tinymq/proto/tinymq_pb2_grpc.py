@@ -1363,7 +1363,8 @@ class TransactionsServicer:
     """
 
     def RegisterOwner(self, request, context):
-        """Gives the id to the caller. Fences the owner before, and rolls its open transaction back.
+        """Gives the id to the caller. Fences the owner before, and rolls its open transaction back. At any broker: the first
+        one makes __coordinator, and a broker that does not lead the id's partition answers NotLeader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1377,7 +1378,7 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AddPartitions(self, request, context):
-        """Goes before, or beside, the first batch for each partition.
+        """Is answered before the first batch for any of the partitions is sent: until then, their leaders refuse the batch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1397,7 +1398,7 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactionalIds(self, request, context):
-        """The transactional ids in partitions of __coordinator that the answering broker leads.
+        """The transactional ids in the partitions of __coordinator that the answering broker leads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -456,16 +456,18 @@ class TransactionsStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TransactionsAsyncStub: ...
     RegisterOwner: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.RegisterOwnerRequest, _tinymq_pb2.RegisterOwnerReply]
-    """Gives the id to the caller. Fences the owner before, and rolls its open transaction back."""
+    """Gives the id to the caller. Fences the owner before, and rolls its open transaction back. At any broker: the first
+    one makes __coordinator, and a broker that does not lead the id's partition answers NotLeader.
+    """
     BeginTransaction: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.BeginTransactionRequest, _tinymq_pb2.BeginTransactionReply]
     """Rolls the owner's open transaction back, if there is one."""
     AddPartitions: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AddPartitionsRequest, _tinymq_pb2.AddPartitionsReply]
-    """Goes before, or beside, the first batch for each partition."""
+    """Is answered before the first batch for any of the partitions is sent: until then, their leaders refuse the batch."""
     CommitTransaction: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.CommitTransactionRequest, _tinymq_pb2.CommitTransactionReply]
     """Answered when the decision is on a majority of disks, or when all partitions show the records."""
     AbortTransaction: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AbortTransactionRequest, _tinymq_pb2.AbortTransactionReply]
     ListTransactionalIds: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListTransactionalIdsRequest, _tinymq_pb2.ListTransactionalIdsReply]
-    """The transactional ids in partitions of __coordinator that the answering broker leads."""
+    """The transactional ids in the partitions of __coordinator that the answering broker leads."""
 
 @_typing.type_check_only
 class TransactionsAsyncStub(TransactionsStub):
@@ -475,16 +477,18 @@ class TransactionsAsyncStub(TransactionsStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterOwner: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.RegisterOwnerRequest, _tinymq_pb2.RegisterOwnerReply]  # type: ignore[assignment]
-    """Gives the id to the caller. Fences the owner before, and rolls its open transaction back."""
+    """Gives the id to the caller. Fences the owner before, and rolls its open transaction back. At any broker: the first
+    one makes __coordinator, and a broker that does not lead the id's partition answers NotLeader.
+    """
     BeginTransaction: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.BeginTransactionRequest, _tinymq_pb2.BeginTransactionReply]  # type: ignore[assignment]
     """Rolls the owner's open transaction back, if there is one."""
     AddPartitions: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AddPartitionsRequest, _tinymq_pb2.AddPartitionsReply]  # type: ignore[assignment]
-    """Goes before, or beside, the first batch for each partition."""
+    """Is answered before the first batch for any of the partitions is sent: until then, their leaders refuse the batch."""
     CommitTransaction: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.CommitTransactionRequest, _tinymq_pb2.CommitTransactionReply]  # type: ignore[assignment]
     """Answered when the decision is on a majority of disks, or when all partitions show the records."""
     AbortTransaction: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AbortTransactionRequest, _tinymq_pb2.AbortTransactionReply]  # type: ignore[assignment]
     ListTransactionalIds: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListTransactionalIdsRequest, _tinymq_pb2.ListTransactionalIdsReply]  # type: ignore[assignment]
-    """The transactional ids in partitions of __coordinator that the answering broker leads."""
+    """The transactional ids in the partitions of __coordinator that the answering broker leads."""
 
 class TransactionsServicer(metaclass=_abc_1.ABCMeta):
     """Transactions of programs that own a transactional id: docs/transactions.md. Calls on an id go to its coordinator: the
@@ -497,7 +501,9 @@ class TransactionsServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.RegisterOwnerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.RegisterOwnerReply, _abc.Awaitable[_tinymq_pb2.RegisterOwnerReply]]:
-        """Gives the id to the caller. Fences the owner before, and rolls its open transaction back."""
+        """Gives the id to the caller. Fences the owner before, and rolls its open transaction back. At any broker: the first
+        one makes __coordinator, and a broker that does not lead the id's partition answers NotLeader.
+        """
 
     @_abc_1.abstractmethod
     def BeginTransaction(
@@ -513,7 +519,7 @@ class TransactionsServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.AddPartitionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.AddPartitionsReply, _abc.Awaitable[_tinymq_pb2.AddPartitionsReply]]:
-        """Goes before, or beside, the first batch for each partition."""
+        """Is answered before the first batch for any of the partitions is sent: until then, their leaders refuse the batch."""
 
     @_abc_1.abstractmethod
     def CommitTransaction(
@@ -536,7 +542,7 @@ class TransactionsServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.ListTransactionalIdsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.ListTransactionalIdsReply, _abc.Awaitable[_tinymq_pb2.ListTransactionalIdsReply]]:
-        """The transactional ids in partitions of __coordinator that the answering broker leads."""
+        """The transactional ids in the partitions of __coordinator that the answering broker leads."""
 
 def add_TransactionsServicer_to_server(servicer: TransactionsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -76,6 +76,8 @@ ABSENT_IS_ZERO = {
     "WorkDetach.attachment": "ignored",
     "SettleRequest.verb": "NONE, which is refused",
     "CreateGroupRequest.start_us": "at the earliest record",
+    "TransactionPartition.batches": "none was sent",
+    "ListTransactionalIdsRequest.limit": "the broker's own",
     "FeatureLevelRequest.action": "shows",
     "FeatureLevelRequest.level": "the present one",
 }
@@ -92,7 +94,7 @@ def _scalars(message: Descriptor) -> Iterator[tuple[Descriptor, FieldDescriptor]
 
 def test_every_number_of_a_request_that_may_be_absent_is_harmless() -> None:
     unknown = set()
-    for name in ("Admin", "Channels", "Groups", "QueueService"):
+    for name in ("Admin", "Channels", "Groups", "QueueService", "Transactions"):
         for method in pb.DESCRIPTOR.services_by_name[name].methods:
             for message, field in _scalars(method.input_type):
                 full = f"{message.name}.{field.name}"

@@ -16,6 +16,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import TRAILER
 from tinymq.proto.methods import METHODS, Method
 from tinymq.rpc.common.access import (
+    ADDED_TOPICS,
     CHANNEL,
     CLUSTER,
     CONSUMER,
@@ -25,8 +26,10 @@ from tinymq.rpc.common.access import (
     GROUP_TOPICS,
     LEVEL,
     QUEUE_CHANNEL,
+    ROLLED_BACK,
     SOME_TOPIC,
     TOPIC,
+    TRANSACTIONAL_ID,
     Access,
     field_of,
 )
@@ -39,6 +42,7 @@ from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
 from tinymq.rpc.services.schedules import SchedulesService
+from tinymq.rpc.services.transactions import TransactionsService
 from tinymq.rpc.services.users import UsersService
 from tinymq.rpc.services.workers import WorkersService
 
@@ -49,6 +53,7 @@ SERVICES: dict[str, type] = {
     "Workers": WorkersService,
     "DeadLetters": DeadLettersService,
     "Schedules": SchedulesService,
+    "Transactions": TransactionsService,
     "Users": UsersService,
     "Admin": AdminService,
     "QueueService": QueueService,
@@ -72,6 +77,12 @@ EXPECTED = {
     "DeadLetters.PurgeRecords": Access("delete", TOPIC),
     "Schedules.ListScheduled": Access("describe", TOPIC),
     "Schedules.CancelScheduled": Access("write", TOPIC),
+    "Transactions.RegisterOwner": Access("write", TRANSACTIONAL_ID),
+    "Transactions.BeginTransaction": Access("write", TRANSACTIONAL_ID),
+    "Transactions.AddPartitions": Access("write", TRANSACTIONAL_ID, (("write", ADDED_TOPICS),)),
+    "Transactions.CommitTransaction": Access("write", TRANSACTIONAL_ID),
+    "Transactions.AbortTransaction": Access("write", ROLLED_BACK),
+    "Transactions.ListTransactionalIds": Access("describe", TRANSACTIONAL_ID, filters=True),
     "Channels.SetConsumer": Access("read", CHANNEL, (("read", TOPIC),)),
     "Channels.UnsetConsumer": Access("read", CHANNEL, (("read", TOPIC),)),
     "Channels.GetConsumer": Access("describe", CHANNEL, (("describe", TOPIC),)),

@@ -2,7 +2,7 @@
 
 A grant names one operation on one resource, or on all resources of a kind whose names have a prefix:
 
-    read topic:orders      write topic:orders.*      describe group:*      admin cluster
+    read topic:orders    write topic:orders.*    describe group:*    write transactional_id:billing    admin cluster
 
 What is not granted is denied. `admin` on the cluster allows everything. Internal topics, which have the cluster's own
 records, may be described by every user, and everything else on them needs `admin` on the cluster.
@@ -19,7 +19,7 @@ from tinymq.base.errors import InvalidRequest
 from tinymq.base.types import is_internal
 
 Operation = Literal["read", "write", "create", "alter", "delete", "describe", "admin"]
-Kind = Literal["topic", "group", "channel", "cluster"]
+Kind = Literal["topic", "group", "channel", "transactional_id", "cluster"]
 
 OPERATIONS: tuple[str, ...] = get_args(Operation)
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -60,7 +60,8 @@ def parse_grant(operation: str, resource: str) -> Grant:
     if operation not in OPERATIONS:
         raise InvalidRequest(f"{operation[:100]!r} is no operation", hint=f"one of {', '.join(OPERATIONS)}")
     if kind not in KINDS or bool(colon) == (kind == "cluster") or (kind != "cluster" and not (name or prefix)):
-        hint = "write topic:NAME, group:NAME, channel:NAME or cluster; NAME* means every name that begins so"
+        kinds = ", ".join(f"{each}:NAME" for each in KINDS if each != "cluster")
+        hint = f"write {kinds} or cluster; NAME* means every name that begins so"
         raise InvalidRequest(f"{resource[:300]!r} is no resource", hint=hint)
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"{name[:300]!r} is no name of a {kind}", hint="a * stands at the end, if anywhere")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from functools import reduce
+from typing import NamedTuple
 
 import structlog
 
@@ -16,16 +17,20 @@ from tinymq.base.clock import Clock, within
 from tinymq.base.errors import (
     DeadlineExceeded,
     InvalidRequest,
+    NotFound,
     NotLeader,
     NotReady,
     TinymqError,
     TransactionAborted,
 )
+from tinymq.base.meter import Meter
 from tinymq.base.types import PartitionId, check_transactional_id
 from tinymq.broker.coordinator.coordinator import coordinator_of
 from tinymq.broker.coordinator.led_replicas import LedReplicas, Replicas, confirm
+from tinymq.broker.coordinator.transaction_ends import PartitionLeaders, TransactionEnds
 from tinymq.broker.coordinator.transaction_errors import error_of
 from tinymq.broker.coordinator.transaction_topics import TransactionTopics
+from tinymq.broker.coordinator.unfinished import Unfinished, UnfinishedWatch
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.broker.serve.producer_ids import BLOCK, ProducerIds
@@ -37,7 +42,6 @@ from tinymq.broker.transactions.commands import (
     Add,
     Begin,
     Commit,
-    Confirm,
     Expire,
     IdCommand,
     NoteLoss,
@@ -51,7 +55,6 @@ from tinymq.registry.service import RegistryService
 
 TIMEOUT_US_MIN = 1_000_000  # of a transaction
 RETRY_S = 0.2  # between two questions to partitions' leaders
-ENDS_MAX = 256  # transactions whose partitions are told at the same time
 EXPIRE_EVERY_S = 60.0
 
 logger = structlog.get_logger("tinymq.broker")
@@ -64,30 +67,12 @@ class Owner(NamedTuple):
     epoch: int
 
 
-class PartitionLeaders(Protocol):
-    """The leaders of partitions, as a coordinator calls them.
-
-    The calls never raise: leaders that do not answer are left out. A leader answers once it has applied the first entry
-    of its own term and a majority has confirmed, since the call, that it leads.
-    """
-
-    async def held(self, transaction: TransactionId, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:
-        """How many staged entries of the transaction each partition has applied."""
-        ...
-
-    async def end(
-        self, transaction: TransactionId, places: Collection[PartitionId], *, publish: bool
-    ) -> Collection[PartitionId]:
-        """Publish or discard the transaction's entries. Returns the partitions in which that is applied."""
-        ...
-
-
 class TransactionCoordinator:
     """One per broker, for the partitions of `__coordinator` that it leads."""
 
     def __init__(
         self, registry: RegistryService, replicas: Replicas, producer_ids: ProducerIds, leaders: PartitionLeaders,
-        clock: Clock,
+        clock: Clock, meter: Meter,
     ) -> None:  # fmt: skip
         self._registry = registry
         self._topics = TransactionTopics(registry)
@@ -95,25 +80,24 @@ class TransactionCoordinator:
         self._producer_ids = producer_ids
         self._leaders = leaders
         self._clock = clock
+        self._meter = meter
         self._led = LedReplicas(replicas, self._advance, clock)
-        self._ending: dict[TransactionId, asyncio.Task[None]] = {}  # partitions are being told
+        self._ends = TransactionEnds(leaders, self._topics)
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # calls that wait for a decision or its end, by id
         self._expired_s: dict[str, float] = {}  # monotonic time of the newest search for expired ids, by replica
+        self._watches: dict[str, UnfinishedWatch] = {}  # by replica
 
     def start(self) -> asyncio.Task[None]:
         return self._led.start()
 
     async def stop(self) -> None:
         await self._led.stop()
-        tasks = list(self._ending.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._ends.stop()
 
     def on_decided(self, replica: CoordinatorReplica, name: str) -> None:
         """A command on a transactional id is applied: tell the partitions of a decision, and wake waiting calls."""
         if replica.leading:
-            self._send_ends(replica, name)
+            self._ends.send(replica, name)
         self._wake(name)
 
     def on_role(self, replica: CoordinatorReplica) -> None:
@@ -135,7 +119,7 @@ class TransactionCoordinator:
             if fresh_producer_id >= replica.transactional_ids.loss.fresh_producer_id:
                 break
             fresh_producer_id = await self._producer_ids.take()
-        state = await self._decide(replica, name, Register(fresh_producer_id))
+        state = await self._decide(replica, name, Register(fresh_producer_id), ends_open="replaced")
         logger.info("transactional_id_registered", id=name, producer_id=state.producer_id, epoch=state.epoch)
         return Owner(state.producer_id, state.epoch)
 
@@ -149,7 +133,7 @@ class TransactionCoordinator:
         if not TIMEOUT_US_MIN <= timeout_us <= TIMEOUT_US_MAX:
             bounds = f"{TIMEOUT_US_MIN // 1_000_000} s to {TIMEOUT_US_MAX // 60_000_000} min"
             raise InvalidRequest(f"a time-out of {timeout_us / 1e6:g} s", hint=f"transactions may last {bounds}")
-        state = await self._decide(self._find(name), name, Begin(*owner, timeout_us))
+        state = await self._decide(self._find(name), name, Begin(*owner, timeout_us), ends_open="replaced")
         return TransactionId(*owner, state.number)
 
     async def add(self, name: str, transaction: TransactionId, places: Collection[PartitionId]) -> None:
@@ -176,6 +160,9 @@ class TransactionCoordinator:
         result = await replica.decide(name, Commit(transaction, expected, held))
         if isinstance(result, TransactionalId):
             result = rules.outcome(result, transaction)
+            self._meter.transaction_decided("committed" if result is Refusal.COMMITTED else "incomplete")
+            if result is not Refusal.COMMITTED:
+                logger.warning("transaction_incomplete", id=name, number=transaction.number)
         if result is not Refusal.COMMITTED:
             assert result is not None, "a commit removes no transactional id"
             raise error_of(result, name)
@@ -184,9 +171,23 @@ class TransactionCoordinator:
         """Roll a transaction back. It may be called again. Raises InvalidRequest if the transaction is committed;
         Fenced, NotLeader, NotReady, OutcomeUnknown."""
         try:
-            await self._decide(self._find(name), name, Abort(transaction))
+            await self._decide(self._find(name), name, Abort(transaction), ends_open="rolled_back")
         except TransactionAborted:
             return
+
+    async def abort_open(self, name: str) -> None:
+        """Roll the open transaction of a transactional id back, if it has one, whoever owns it.
+
+        Raises NotFound, NotLeader, NotReady, DeadlineExceeded, OutcomeUnknown.
+        """
+        replica = self._find(name)
+        await confirm(replica)
+        state = replica.transactional_ids.states.get(name)
+        if state is None:
+            raise NotFound(f"no transactional id {name!r}", hint="it was never registered, or it has expired")
+        if state.open is not None:
+            await self.abort(name, state.id_of(state.open))
+            logger.info("transaction_aborted_by_operator", id=name, number=state.open.number)
 
     async def wait_over(self, name: str, transaction: TransactionId, timeout_s: float) -> bool:
         """Wait until all partitions have confirmed the decision on a transaction. False: they have not, in time, or
@@ -214,6 +215,16 @@ class TransactionCoordinator:
         return [replica.transactional_ids.standing(transaction, place) for transaction, place in questions]
 
     # ---- what people ask ----------------------------------------------------------------------------------------
+
+    def led(self) -> list[int]:
+        """The numbers of the coordinator's partitions that this broker leads, in order."""
+        return sorted(number for (_, number), replica in self._replicas().items() if replica.leading)
+
+    def unfinished(self) -> Unfinished:
+        """The transactions here that are not over, as of a moment ago."""
+        leading = {replica.name for replica in self._replicas().values() if replica.leading}
+        seen = (watch.seen for name, watch in self._watches.items() if name in leading)
+        return reduce(Unfinished.beside, seen, Unfinished())
 
     async def states(self, number: int) -> Mapping[str, TransactionalId]:
         """The transactional ids in the coordinator's partition `number`, as of a moment during this call.
@@ -247,12 +258,20 @@ class TransactionCoordinator:
         if replica.group.membership.recovery_epoch != replica.transactional_ids.loss.recovery_epoch:
             raise NotReady(f"{replica.name} has lost a part of its log, and is noting that")
 
-    async def _decide(self, replica: CoordinatorReplica, name: str, command: IdCommand) -> TransactionalId:
-        """Replicate a command of an owner. Returns the state after it, or raises the error of its refusal."""
+    async def _decide(
+        self, replica: CoordinatorReplica, name: str, command: IdCommand, *, ends_open: str = ""
+    ) -> TransactionalId:
+        """Replicate a command of an owner. Returns the state after it, or raises the error of its refusal.
+
+        `ends_open` is how an open transaction that the command aborts is counted.
+        """
+        before = replica.transactional_ids.states.get(name)
         result = await replica.decide(name, command)
         if isinstance(result, Refusal):
             raise error_of(result, name)
         assert result is not None, "a command of an owner removes no transactional id"
+        if ends_open and before is not None and result.outcome != before.outcome:
+            self._meter.transaction_decided(ends_open)
         return result
 
     # ---- before a decision ----------------------------------------------------------------------------------------
@@ -279,37 +298,6 @@ class TransactionCoordinator:
             replica.check_leading()
         return {}
 
-    # ---- after a decision -----------------------------------------------------------------------------------------
-
-    def _send_ends(self, replica: CoordinatorReplica, name: str) -> None:
-        """Tell the partitions of the decided transactions of an id, unless that is under way."""
-        state = replica.transactional_ids.states.get(name)
-        places: dict[tuple[TransactionId, bool], list[PartitionId]] = {}
-        for end in rules.ends(state) if state is not None else ():
-            places.setdefault((end.transaction, end.publish), []).append(end.place)
-        for (transaction, publish), some in places.items():
-            if transaction not in self._ending and len(self._ending) < ENDS_MAX:
-                work = self._end(replica, name, transaction, some, publish)
-                self._ending[transaction] = asyncio.get_running_loop().create_task(work)
-
-    async def _end(
-        self,
-        replica: CoordinatorReplica,
-        name: str,
-        transaction: TransactionId,
-        places: list[PartitionId],
-        publish: bool,
-    ) -> None:
-        try:
-            ended = await self._leaders.end(transaction, places, publish=publish)
-            confirmed = {*ended, *await self._topics.deleted({*places}.difference(ended))}
-            if confirmed and replica.leading:
-                await replica.decide(name, Confirm(transaction, frozenset(confirmed)))
-        except TinymqError as error:  # the next turn sends the ends again
-            logger.info("transaction_end_waits", id=name, error=error.code, reason=str(error))
-        finally:
-            del self._ending[transaction]
-
     # ---- time -------------------------------------------------------------------------------------------------------
 
     async def _advance(self, replica: CoordinatorReplica) -> None:
@@ -324,9 +312,11 @@ class TransactionCoordinator:
                 state = replica.transactional_ids.states[name]
                 if rules.time_out(state, now_us) is not state:
                     await replica.decide(name, TimeOut())
+                    self._meter.transaction_decided("timed_out")
                     logger.info("transaction_timed_out", id=name, number=state.number)
-                self._send_ends(replica, name)
+                self._ends.send(replica, name)
             now_s = self._clock.monotonic()
+            self._watch(replica, now_us, now_s)
             if now_s - self._expired_s.get(replica.name, 0.0) >= EXPIRE_EVERY_S:
                 self._expired_s[replica.name] = now_s
                 for name, state in list(replica.transactional_ids.states.items()):
@@ -334,6 +324,11 @@ class TransactionCoordinator:
                         await replica.decide(name, Expire())
         except TinymqError as error:
             logger.info("transactions_wait", replica=replica.name, error=error.code, reason=str(error))
+
+    def _watch(self, replica: CoordinatorReplica, now_us: int, now_s: float) -> None:
+        ids = replica.transactional_ids
+        watch = self._watches.setdefault(replica.name, UnfinishedWatch())
+        watch.look((ids.states[name] for name in ids.unfinished), now_us, now_s)
 
     async def _note_loss(self, replica: CoordinatorReplica) -> None:
         """Note an accepted loss of a part of the log, before anything is decided or answered by what is left."""

@@ -132,7 +132,7 @@ class Groups:
         check_group(wanted)
         deadline_s = self._clock.monotonic() + timeout_s
         if wanted.kind is GroupKind.STREAM:
-            await self._make_coordinators(timeout_s)
+            await self.make_coordinators(timeout_s)
         made = False  # by this call, which may have no command id
         while True:
             await self.refresh()
@@ -194,8 +194,8 @@ class Groups:
         group = await self.get(name)
         return await self._remove(group, deadline_s)
 
-    async def _make_coordinators(self, timeout_s: float) -> None:
-        """Make the topic that stores the members of stream groups, at first use. Raises NotReady."""
+    async def make_coordinators(self, timeout_s: float) -> None:
+        """Make the topic that stores the members of stream groups, and transactions, at first use. Raises NotReady."""
         if self._registry.get_topic(COORDINATOR_TOPIC) is not None:
             return
         # As many replicas as the metadata has, up to three: the topic survives what the metadata survives.

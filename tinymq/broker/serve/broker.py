@@ -133,12 +133,13 @@ class Broker:
         if queue is None:
             raise self._missing(group, UnknownPartition(f"topic {topic.name!r} has no partition {partition}"))
         if not queue.has_replica(self.env.broker_id):
-            raise self._elsewhere(queue)
+            raise self.elsewhere(queue)
         failed = self.replica_host.failure(queue.group)
         why = "is being opened" if failed is None else f"could not be opened: {failed.message}"
         raise NotReady(f"{topic.name}/{partition}: this broker's replica {why}")
 
-    def _elsewhere(self, queue: QueueRecord) -> NotLeader:
+    def elsewhere(self, queue: QueueRecord) -> NotLeader:
+        """The error that sends a client to the leader, where this broker holds no replica."""
         broker, term = self.leader_of(queue.group)
         return NotLeader(
             f"{queue.topic}/{queue.partition}: broker {self.env.broker_id} holds no replica",

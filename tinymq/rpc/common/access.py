@@ -49,6 +49,7 @@ TOPIC = Resource("topic", ("topic", "topic_id", "topics", "batches.topic_id", "a
 SOME_TOPIC = Resource("topic")  # any one: the request names none
 GROUP = Resource("group", ("group", "attach.group", "name"))
 CHANNEL = Resource("channel", ("channel",))
+TRANSACTIONAL_ID = Resource("transactional_id", ("transactional_id",))
 
 
 def _cursors(request: Any) -> Iterator[Target]:
@@ -117,12 +118,26 @@ def _level(request: Any) -> Iterator[Target]:
     yield Target("alter" if request.action else "describe", "cluster", "")
 
 
+def _added_topics(request: Any) -> Iterator[Target]:
+    """The topics of an AddPartitionsRequest."""
+    for each in request.partitions:
+        yield Target("write", "topic", each.topic_id)
+
+
+def _rolled_back(request: Any) -> Iterator[Target]:
+    """An owner rolls its own transaction back; without naming it, somebody ends another one's."""
+    operation = "write" if request.HasField("transaction") else "alter"
+    yield Target(operation, "transactional_id", request.transactional_id)
+
+
 CURSORS = Resource("channel", targets=_cursors)
 GROUP_TOPICS = Resource("topic", targets=_group_topics)
 CONSUMER = Resource("channel", targets=_consumer)
 DEAD_LETTERS = Resource("topic", targets=_dead_letters)
 QUEUE_CHANNEL = Resource("channel", targets=_queue_channel)
 LEVEL = Resource("cluster", targets=_level)
+ADDED_TOPICS = Resource("topic", targets=_added_topics)
+ROLLED_BACK = Resource("transactional_id", targets=_rolled_back)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady
 from tinymq.base.meter import Meter, Unmetered
 from tinymq.broker.coordinator.coordinator import Coordinator
+from tinymq.broker.coordinator.transaction_coordinator import TransactionCoordinator
 from tinymq.broker.dead_letters.dead_letters import DeadLetters
 from tinymq.broker.group_watch import GroupWatch
 from tinymq.broker.groups.groups import Groups
@@ -60,6 +61,7 @@ class Serving:
 
         self.groups: Groups | None = None  # set together with `broker`, as is the next one
         self.coordinator: Coordinator | None = None
+        self.transactions: TransactionCoordinator | None = None
         self.workers: Workers | None = None
         self.unary: UnaryWorkers | None = None
         self.letters: DeadLetters | None = None
@@ -76,6 +78,12 @@ class Serving:
         self.running()
         assert self.coordinator is not None, "set together with the broker"
         return self.coordinator
+
+    def deciding(self) -> TransactionCoordinator:
+        """Return the coordinator of transactions here. Raises NotReady as `running`."""
+        self.running()
+        assert self.transactions is not None, "set together with the broker"
+        return self.transactions
 
     def working(self) -> Workers:
         """Return the workers of queue groups here. Raises NotReady as `running`."""

@@ -32,6 +32,7 @@ from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
 from tinymq.rpc.services.schedules import SchedulesService
+from tinymq.rpc.services.transactions import TransactionsService
 from tinymq.rpc.services.users import UsersService
 from tinymq.rpc.services.workers import WorkersService
 
@@ -80,6 +81,7 @@ class Services:
     workers: WorkersService
     dead_letters: DeadLettersService
     schedules: SchedulesService
+    transactions: TransactionsService
     users: UsersService
     queue: pb_grpc.QueueServiceServicer  # tinymq.gateway.queue_service
 
@@ -158,6 +160,7 @@ def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
         "Groups": (pb_grpc.add_GroupsServicer_to_server, services.groups),
         "DeadLetters": (pb_grpc.add_DeadLettersServicer_to_server, services.dead_letters),
         "Schedules": (pb_grpc.add_SchedulesServicer_to_server, services.schedules),
+        "Transactions": (pb_grpc.add_TransactionsServicer_to_server, services.transactions),
         "Users": (pb_grpc.add_UsersServicer_to_server, services.users),
         "Workers": (pb_grpc.add_WorkersServicer_to_server, services.workers),
         "QueueService": (pb_grpc.add_QueueServiceServicer_to_server, services.queue),

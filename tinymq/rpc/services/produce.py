@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from tinymq.access.stream_guard import StreamGuard
 from tinymq.base.config import Limits
-from tinymq.base.errors import Closed, InvalidRequest, TinymqError
+from tinymq.base.errors import Closed, InvalidRequest, TinymqError, UnsupportedVersion
 from tinymq.broker.delayed.bounds import Due
 from tinymq.broker.partition.admission import admit, cost_of, declare, is_heavy
 from tinymq.broker.partition.partition import Acks, Partition, Produced
@@ -186,6 +186,8 @@ class ProduceStream:
         try:
             done = partial(self._done, taken)
             crc, message_id, due = batch.payload_crc, batch.message_id, _due(batch)
+            if batch.HasField("transaction"):
+                raise UnsupportedVersion("this build of tinymq stores no batches of transactions")
             partition.produce(checked, payload, crc, acks, timeout_s, done, message_id=message_id, due=due)
         except TinymqError:
             if acks is not Acks.NONE:

@@ -43,6 +43,7 @@ class MemoryServer:
             "Workers": services.workers,
             "DeadLetters": services.dead_letters,
             "Schedules": services.schedules,
+            "Transactions": services.transactions,
             "Users": services.users,
             "QueueService": services.queue,
         }

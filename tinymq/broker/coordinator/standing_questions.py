@@ -1,0 +1,85 @@
+"""The questions of this broker's leaders about transactions, gathered into one request for each coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from tinymq.base.errors import InvalidRequest, NotReady, TinymqError
+from tinymq.base.types import GroupId, PartitionId, TopicId
+from tinymq.broker.coordinator.transaction_calls import Question
+from tinymq.broker.groups.groups import COORDINATOR_TOPIC
+from tinymq.broker.state.staged import TransactionId
+from tinymq.broker.transactions.rules import PARTITIONS_MAX, Standing
+from tinymq.registry.service import RegistryService
+
+Ask = Callable[[GroupId, Sequence[Question]], Awaitable[Sequence[Standing]]]
+"""TransactionCalls.standings."""
+
+Waiting = list[tuple[Question, "asyncio.Future[Standing]"]]
+
+
+class StandingQuestions:
+    """One request to each coordinator is under way. What is asked meanwhile goes together with the next one.
+
+    So an answer is never older than its question: a question does not join a request that has been sent.
+    """
+
+    def __init__(self, registry: RegistryService, ask: Ask) -> None:
+        self._registry = registry
+        self._ask = ask
+        self._waiting: dict[int, Waiting] = {}  # by the coordinator's number
+        self._sending: dict[int, asyncio.Task[None]] = {}
+
+    async def stop(self) -> None:
+        """End the requests under way. The callers that wait are cancelled."""
+        tasks = list(self._sending.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def ask(self, place: PartitionId, transaction: TransactionId, coordinator: int) -> Standing:
+        """What became of a transaction, as the partition `coordinator` of `__coordinator` says.
+
+        Raises InvalidRequest (there is no such partition), and as `TransactionCalls.standings`.
+        """
+        group = self._group(coordinator)
+        answer: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(coordinator, []).append(((transaction, place), answer))
+        if coordinator not in self._sending:
+            self._sending[coordinator] = asyncio.get_running_loop().create_task(self._send(coordinator, group))
+        return await answer
+
+    def _group(self, coordinator: int) -> GroupId:
+        topic = self._registry.get_topic(COORDINATOR_TOPIC)
+        if topic is None:
+            raise NotReady(f"the topic {COORDINATOR_TOPIC} is not known here yet")
+        if coordinator >= len(topic.queues):
+            raise InvalidRequest(f"{COORDINATOR_TOPIC} has no partition {coordinator}")
+        return GroupId(TopicId(topic.topic_id), coordinator)
+
+    async def _send(self, coordinator: int, group: GroupId) -> None:
+        """Send what waits, request after request, until nothing waits."""
+        asked: Waiting = []
+        try:
+            while waiting := self._waiting.pop(coordinator, []):
+                asked, rest = waiting[:PARTITIONS_MAX], waiting[PARTITIONS_MAX:]
+                if rest:
+                    self._waiting[coordinator] = rest
+                await self._request(group, asked)
+        finally:
+            del self._sending[coordinator]
+            for _, answer in (*asked, *self._waiting.pop(coordinator, ())):
+                answer.cancel()  # nothing, unless the broker stops: all are answered
+
+    async def _request(self, group: GroupId, asked: Waiting) -> None:
+        try:
+            standings = await self._ask(group, [question for question, _ in asked])
+        except TinymqError as error:
+            for _, answer in asked:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for (_, answer), standing in zip(asked, standings, strict=True):
+            if not answer.done():
+                answer.set_result(standing)

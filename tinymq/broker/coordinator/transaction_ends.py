@@ -1,0 +1,83 @@
+"""Tells partitions the decisions on transactions, again and again until each has confirmed them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+import structlog
+
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import PartitionId
+from tinymq.broker.coordinator.transaction_topics import TransactionTopics
+from tinymq.broker.members.coordinator_replica import CoordinatorReplica
+from tinymq.broker.state.staged import TransactionId
+from tinymq.broker.transactions import rules
+from tinymq.broker.transactions.commands import Confirm
+
+ENDS_MAX = 256  # transactions whose partitions are told at the same time
+
+logger = structlog.get_logger("tinymq.broker")
+
+
+class PartitionLeaders(Protocol):
+    """The leaders of partitions, as a coordinator calls them.
+
+    The calls never raise: leaders that do not answer are left out. A leader answers once it has applied the first entry
+    of its own term and a majority has confirmed, since the call, that it leads.
+    """
+
+    async def held(self, transaction: TransactionId, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:
+        """How many staged entries of the transaction each partition has applied."""
+        ...
+
+    async def end(
+        self, transaction: TransactionId, places: Collection[PartitionId], *, publish: bool
+    ) -> Collection[PartitionId]:
+        """Publish or discard the transaction's entries. Returns the partitions in which that is applied."""
+        ...
+
+
+class TransactionEnds:
+    """The ends that this broker sends for the partitions of `__coordinator` that it leads."""
+
+    def __init__(self, leaders: PartitionLeaders, topics: TransactionTopics) -> None:
+        self._leaders = leaders
+        self._topics = topics
+        self._ending: dict[TransactionId, asyncio.Task[None]] = {}  # partitions are being told
+
+    async def stop(self) -> None:
+        tasks = list(self._ending.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def send(self, replica: CoordinatorReplica, name: str) -> None:
+        """Tell the partitions of the decided transactions of an id, unless that is under way."""
+        state = replica.transactional_ids.states.get(name)
+        places: dict[tuple[TransactionId, bool], list[PartitionId]] = {}
+        for end in rules.ends(state) if state is not None else ():
+            places.setdefault((end.transaction, end.publish), []).append(end.place)
+        for (transaction, publish), some in places.items():
+            if transaction not in self._ending and len(self._ending) < ENDS_MAX:
+                work = self._end(replica, name, transaction, some, publish)
+                self._ending[transaction] = asyncio.get_running_loop().create_task(work)
+
+    async def _end(
+        self,
+        replica: CoordinatorReplica,
+        name: str,
+        transaction: TransactionId,
+        places: list[PartitionId],
+        publish: bool,
+    ) -> None:
+        try:
+            ended = await self._leaders.end(transaction, places, publish=publish)
+            confirmed = {*ended, *await self._topics.deleted({*places}.difference(ended))}
+            if confirmed and replica.leading:
+                await replica.decide(name, Confirm(transaction, frozenset(confirmed)))
+        except TinymqError as error:  # the next turn sends the ends again
+            logger.info("transaction_end_waits", id=name, error=error.code, reason=str(error))
+        finally:
+            del self._ending[transaction]
