@@ -10,7 +10,6 @@ from tinymq.format.entry import ENTRY_VERSION, Kind
 from tinymq.format.feature_level import ENTRIES, FIRST_LEVEL, KNOWN_LEVEL
 from tinymq.proto import partition_pb2, peer_pb2, registry_pb2, transaction_pb2
 
-RESERVED = {Kind.PUBLISH}  # nothing proposes it yet
 FIRST_KINDS = {Kind.NOOP, Kind.CONFIG, Kind.DATA, Kind.COMMAND}  # of the base build
 
 # Everything of the base build. Nothing is ever added to level 1, because that build does not know it.
@@ -47,7 +46,7 @@ def test_everything_has_a_level(table: str, there: set[str]) -> None:
 
 
 def test_every_kind_of_entry_has_a_level() -> None:
-    assert set(ENTRIES) == set(Kind) - RESERVED
+    assert set(ENTRIES) == set(Kind)
     for kind, versions in ENTRIES.items():
         assert (versions[ENTRY_VERSION] == FIRST_LEVEL) == (kind in FIRST_KINDS)
         assert sorted(versions.values()) == list(versions.values()) == sorted(set(versions.values()))
@@ -59,7 +58,7 @@ def test_every_kind_of_entry_has_a_level() -> None:
 
 
 def test_an_item_without_a_table_entry_passes_no_gate() -> None:
-    for kind, version in [(Kind.PUBLISH, 1), (Kind.DATA, 99), (99, 1), (Kind.COMMAND, 0)]:
+    for kind, version in [(Kind.PUBLISH, 2), (Kind.DATA, 99), (99, 1), (Kind.COMMAND, 0)]:
         assert not feature_level.knows_entry(kind, version)
         with pytest.raises(UnsupportedVersion):
             feature_level.check("it", feature_level.entry_level(kind, version), KNOWN_LEVEL)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinymq.base.errors import NotLeader, OutcomeUnknown
 from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import StagedBatch, StagedEntry, StagedTransactions, TransactionId
-from tinymq.broker.transactions.led_transactions import LedTransactions
+from tinymq.broker.transactions.led_transactions import LedTransactions, SentBatch
+from tinymq.broker.transactions.staging import Staging
 
 if TYPE_CHECKING:
     from tests.chaos.transaction_lives import TransactionWorld
@@ -44,8 +46,8 @@ class PartitionModel:
         world, place = self.world, self.place
         log = TermLog(self, self.term)
         self.led = LedTransactions(
-            str(place.partition), self.staged, log, lambda transaction: world.ask_coordinator(transaction, place),
-            world.clock,
+            str(place.partition), Staging(self.staged), log,
+            lambda transaction, coordinator: world.ask_coordinator(transaction, place), world.clock,
         )  # fmt: skip
         self.led.start()
 
@@ -57,7 +59,7 @@ class PartitionModel:
 
     async def stage(self, batch: StagedBatch) -> None:
         assert self.led is not None
-        await self.led.stage(batch, b"")
+        await self.led.stage(SentBatch(batch, 0, b"", 1, 0, 0))
 
     async def held(self, transaction: TransactionId) -> int:
         assert self.led is not None
@@ -78,7 +80,7 @@ class PartitionModel:
     def _apply(self, item: Item) -> None:
         self.log.append(item)
         if item.batch is not None:
-            self.staged.stage(item.batch, StagedEntry(len(self.log), 1, 100, 0, 0))
+            self.staged.stage(item.batch, StagedEntry(len(self.log), 1, 100, 0, 0), 0)
             return
         ended = self.staged.end(item.transaction)
         if item.publish and ended:
@@ -93,10 +95,10 @@ class TermLog:
     def __init__(self, partition: PartitionModel, term: int) -> None:
         self._partition, self._term = partition, term
 
-    def append(self, batch: StagedBatch, payload: bytes) -> int:
-        return self._append(Item(batch.transaction, batch))
+    def append(self, sent: SentBatch) -> int:
+        return self._append(Item(sent.batch.transaction, sent.batch))
 
-    def append_end(self, transaction: TransactionId, *, publish: bool) -> int:
+    def append_end(self, transaction: TransactionId, entries: Sequence[StagedEntry], *, publish: bool) -> int:
         return self._append(Item(transaction, None, publish))
 
     def _append(self, item: Item) -> int:

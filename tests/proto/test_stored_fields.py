@@ -63,6 +63,8 @@ NEW = {
     "tinymq.partition.v1.State.awaited_copy": (2, "the last entry noted no copy's id"),
     "tinymq.partition.v1.State.copy_ids_from": (2, "no copy's id was forgotten"),
     "tinymq.partition.v1.State.delayed": (3, "no delayed batch waits"),
+    "tinymq.partition.v1.State.staged": (4, "no transaction has a batch in the partition"),
+    "tinymq.partition.v1.State.published": (4, "no PUBLISH entry names a batch of a kept record"),
 }
 """By field that the base build does not have, of a message that it has: (feature level, what its absence means)."""
 

@@ -302,7 +302,8 @@ def test_20_a_leader_appends_nothing_above_the_feature_level() -> None:
         await cluster.commit(b"x")
         leader = cluster.leader()
         group, last = leader.group(), leader.group().log.last_index
-        for kind, version in ((Kind.COMMAND, 2), (Kind.COMMAND, 3), (Kind.DATA, 2), (Kind.STAGED, 1)):
+        newer = ((Kind.COMMAND, 2), (Kind.COMMAND, 3), (Kind.DATA, 2), (Kind.STAGED, 1), (Kind.PUBLISH, 1))
+        for kind, version in newer:
             with pytest.raises(UnsupportedVersion, match="this cluster is at 1"):
                 group.propose(NewEntry(kind, b"", version=version))
         assert group.log.last_index == last

@@ -69,6 +69,10 @@ class Limits:
     delayed_bytes_max: int = 4 * GIB
     broker_delayed_batches_max: int = 1_000_000  # over all replicas of one broker
     broker_delayed_bytes_max: int = 16 * GIB
+    staged_batches_max: int = 200_000  # batches of transactions that have no end yet, in one partition
+    staged_bytes_max: int = 4 * GIB
+    broker_staged_batches_max: int = 1_000_000  # over all replicas of one broker
+    broker_staged_bytes_max: int = 16 * GIB
     client_produce_bytes_per_s: int = 0  # from one client to this broker; 0: no bound
     client_fetch_bytes_per_s: int = 0  # from this broker to one client; 0: no bound
 

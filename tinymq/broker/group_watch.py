@@ -13,9 +13,9 @@ from tinymq.broker.coordinator.coordinator import Coordinator
 from tinymq.broker.dead_letters.burials import Burials
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.lag import lag_of
 from tinymq.broker.serve.messages import read_record
 from tinymq.broker.state.cursor import Cursor, CursorKind
-from tinymq.broker.state.lag import lag_of
 from tinymq.broker.work.windows import Blocked, Obstacle
 from tinymq.broker.work.workers import Workers
 from tinymq.format.entry import iter_entries

@@ -266,7 +266,7 @@ class MetadataMember:
         soon = asyncio.get_running_loop().call_soon
         partition = Partition(
             f"{queue.topic}/{queue.partition}", self._deadlines, soon, self.broker.address_of,
-            limits=self.broker.limits, totals=self.broker.delayed_totals,
+            limits=self.broker.limits, totals=self.broker.delayed_totals, staged_totals=self.broker.staged_totals,
         )  # fmt: skip
         partition.delays.late_us = lambda late_us: self._env.meter.published(late_us / 1e6)
         partition.group_gate.expected = lambda: self._keeper.expected(queue.topic)

@@ -17,19 +17,21 @@ from collections.abc import Mapping
 from tinymq.base.errors import UnsupportedVersion
 from tinymq.format.delayed import PUBLISHED_VERSION
 from tinymq.format.entry import Kind
+from tinymq.format.transactional import TRANSACTIONAL_VERSION
 
 FIRST_LEVEL = 1  # known to a broker that announces no level
-KNOWN_LEVEL = 3  # known to this build
+KNOWN_LEVEL = 4  # known to this build
 DELAYS_LEVEL = 3  # of delayed batches
-TRANSACTIONS_LEVEL = 3  # of transactional ids
+TRANSACTIONS_LEVEL = 4  # of transactions
 
 ENTRIES: Mapping[int, Mapping[int, int]] = {
     Kind.NOOP: {1: 1},
     Kind.CONFIG: {1: 1},
     Kind.DATA: {1: 1, PUBLISHED_VERSION: DELAYS_LEVEL},
     Kind.COMMAND: {1: 1, 2: 2, 3: TRANSACTIONS_LEVEL},
-    Kind.STAGED: {1: DELAYS_LEVEL},
-    Kind.DISCARD: {1: DELAYS_LEVEL},
+    Kind.STAGED: {1: DELAYS_LEVEL, TRANSACTIONAL_VERSION: TRANSACTIONS_LEVEL},
+    Kind.PUBLISH: {1: TRANSACTIONS_LEVEL},
+    Kind.DISCARD: {1: DELAYS_LEVEL, TRANSACTIONAL_VERSION: TRANSACTIONS_LEVEL},
 }
 """By kind: version of the entry → level. A replica that meets any other kind or version stops. The entry of a command
 has the version that its newest content needs, so that a build that does not know the content stops instead of skipping

@@ -12,8 +12,8 @@ from tinymq.base.errors import TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.group_watch import GroupProgress
 from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.lag import lag_of
 from tinymq.broker.state.cursor import CursorKind
-from tinymq.broker.state.lag import lag_of
 from tinymq.broker.state.state import PartitionState
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, Host

@@ -891,6 +891,8 @@ class State(_message.Message):
     AWAITED_COPY_FIELD_NUMBER: _builtins.int
     COPY_IDS_FROM_FIELD_NUMBER: _builtins.int
     DELAYED_FIELD_NUMBER: _builtins.int
+    STAGED_FIELD_NUMBER: _builtins.int
+    PUBLISHED_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
     last_number: _builtins.int
     """the newest number or generation of a cursor"""
@@ -908,6 +910,10 @@ class State(_message.Message):
     """the id of every copy at or behind this offset is remembered"""
     delayed: _builtins.bytes
     """40 bytes each, in columns: drawn in tinymq/broker/state/delayed.py"""
+    staged: _builtins.bytes
+    """batches of transactions: drawn in tinymq/broker/state/staged.py"""
+    published: _builtins.bytes
+    """16 bytes each: drawn in tinymq/broker/state/published.py"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cursor]:
         """by name; of all kinds"""
@@ -955,10 +961,12 @@ class State(_message.Message):
         awaited_copy: Global___AwaitedMessage | None = ...,
         copy_ids_from: _builtins.int = ...,
         delayed: _builtins.bytes = ...,
+        staged: _builtins.bytes = ...,
+        published: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message", "channels", b"channels", "copy_ids", b"copy_ids", "copy_ids_from", b"copy_ids_from", "delayed", b"delayed", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "queue_groups", b"queue_groups", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message", "channels", b"channels", "copy_ids", b"copy_ids", "copy_ids_from", b"copy_ids_from", "delayed", b"delayed", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "published", b"published", "queue_groups", b"queue_groups", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "staged", b"staged", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

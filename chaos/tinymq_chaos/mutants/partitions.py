@@ -9,10 +9,10 @@ from tinymq.base.errors import NotLeader, TinymqError
 from tinymq.broker.delayed.due_times import DueTimes
 from tinymq.broker.delayed.uncommitted_delays import UncommittedDelays
 from tinymq.broker.duplicates.duplicates import Duplicates
-from tinymq.broker.partition.delays import Delays
 from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.partition.pending_acks import PendingAcks
-from tinymq.broker.partition.publisher import Publisher
+from tinymq.broker.partition.staged.delays import Delays
+from tinymq.broker.partition.staged.publisher import Publisher
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state import producers
 from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches

@@ -25,9 +25,10 @@ from tinymq.base.errors import (
     UnsupportedVersion,
 )
 from tinymq.base.topic_config import OnFull, Storage, TopicConfig
-from tinymq.broker.delayed.bounds import DelayedTotals, Due
+from tinymq.broker.delayed.bounds import Due
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Acks, Partition, Produced
+from tinymq.broker.state.staged import Totals
 from tinymq.format.batch import decode_batch
 from tinymq.format.delayed import unpack_published
 from tinymq.format.entry import Entry, Kind, NewEntry
@@ -41,7 +42,7 @@ class Bench:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.clock = ManualClock()
-        self.totals = DelayedTotals()
+        self.totals = Totals()
         self.partition = Partition(
             "t/0", Deadlines(self.clock), lambda call: call(), lambda _: None, limits=limits, totals=self.totals
         )

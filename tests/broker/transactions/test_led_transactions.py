@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -18,14 +18,37 @@ from tinymq.base.errors import (
     Unavailable,
 )
 from tinymq.broker.state.staged import StagedBatch, StagedEntry, StagedTransactions, TransactionId
-from tinymq.broker.transactions.led_transactions import ASK_EVERY_S, WAITING_MAX, LedTransactions
+from tinymq.broker.transactions.led_transactions import (
+    ASK_EVERY_S,
+    WAITING_BYTES_MAX,
+    WAITING_MAX,
+    LedTransactions,
+    SentBatch,
+)
 from tinymq.broker.transactions.rules import Standing
+from tinymq.broker.transactions.staging import Staging
 
+COORDINATOR = 3  # the partition of __coordinator
 T, OTHER = TransactionId(7, 0, 1), TransactionId(8, 0, 1)
 
 
 def batch(number: int, transaction: TransactionId = T) -> StagedBatch:
     return StagedBatch(transaction, 0, number)
+
+
+def sent(number: int, transaction: TransactionId = T, size: int = 1) -> SentBatch:
+    return SentBatch(batch(number, transaction), COORDINATOR, bytes(size), 1, 0, 0)
+
+
+class CountedClock(ManualClock):
+    """It knows how many wait."""
+
+    waiting = 0
+
+    async def sleep(self, delay_s: float) -> None:
+        self.waiting += 1
+        await super().sleep(delay_s)
+        self.waiting -= 1
 
 
 class Leader:
@@ -39,16 +62,19 @@ class Leader:
         self.refusing: TinymqError | None = None
         self.deposed: TinymqError | None = None
         self.asked: list[tuple[TransactionId, asyncio.Future[Standing]]] = []
-        self.clock = ManualClock()
-        self.led = LedTransactions("p", self.state, self, self._ask, self.clock)
+        self.coordinators = set[int]()  # that were asked
+        self.ended: list[int] = []  # indexes of the entries that the newest end names
+        self.clock = CountedClock()
+        self.led = LedTransactions("p", Staging(self.state), self, self._ask, self.clock)
 
-    def append(self, batch: StagedBatch, payload: bytes) -> int:
+    def append(self, sent: SentBatch) -> int:
         if self.refusing is not None:
             raise self.refusing
-        self.entries.append((batch.transaction, batch, False))
+        self.entries.append((sent.batch.transaction, sent.batch, False))
         return len(self.entries)
 
-    def append_end(self, transaction: TransactionId, *, publish: bool) -> int:
+    def append_end(self, transaction: TransactionId, entries: Sequence[StagedEntry], *, publish: bool) -> int:
+        self.ended = [entry.entry_index for entry in entries]
         self.entries.append((transaction, None, publish))
         return len(self.entries)
 
@@ -61,13 +87,15 @@ class Leader:
         if self.deposed is not None:
             raise self.deposed
 
-    def _ask(self, transaction: TransactionId) -> asyncio.Future[Standing]:
+    def _ask(self, transaction: TransactionId, coordinator: int) -> asyncio.Future[Standing]:
+        self.coordinators.add(coordinator)
         answer: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
         self.asked.append((transaction, answer))
         return answer
 
     async def answer(self, standing: Standing | TinymqError) -> None:
         """Answer the oldest question."""
+        assert self.coordinators == {COORDINATOR}
         _, answer = self.asked.pop(0)
         answer.set_exception(standing) if isinstance(standing, TinymqError) else answer.set_result(standing)
         await turns()
@@ -79,13 +107,13 @@ class Leader:
             if batch is None:
                 self.state.end(transaction)
             else:
-                self.state.stage(batch, StagedEntry(self.count, 1, 1, 0, 0))
+                self.state.stage(batch, StagedEntry(self.count, 1, 1, 0, 0), COORDINATOR)
             self.led.staging.applied(self.count)
         self.changed.set()
         await turns()
 
     async def stage(self, *numbers: int, transaction: TransactionId = T) -> list[asyncio.Task[int]]:
-        tasks = [asyncio.ensure_future(self.led.stage(batch(number, transaction), b"")) for number in numbers]
+        tasks = [asyncio.ensure_future(self.led.stage(sent(number, transaction))) for number in numbers]
         await turns()
         return tasks
 
@@ -231,7 +259,7 @@ def test_what_waits_is_refused_when_the_leadership_ends_and_is_bounded() -> None
             with pytest.raises(NotLeader):
                 await task
         with pytest.raises(NotLeader):
-            await leader.led.stage(batch(0, OTHER), b"")
+            await leader.led.stage(sent(0, OTHER))
         assert leader.log == []
 
     story(tell)
@@ -252,11 +280,87 @@ def test_a_leader_asks_about_what_has_no_end(standing: Standing, log: list[int |
         await leader.staged()
         leader.clock.advance(ASK_EVERY_S)
         await turns()
+        assert leader.asked == [], "most transactions are short: it asks about none that came since it looked"
+        leader.clock.advance(ASK_EVERY_S)
+        await turns()
         await leader.answer(standing)
         assert leader.log == log
         await leader.apply()
         leader.clock.advance(ASK_EVERY_S)
         await turns()
         assert len(leader.asked) == (len(log) == 1), "it asks again until there is an end"
+
+    story(tell)
+
+
+def test_a_new_leader_asks_about_what_it_found() -> None:
+    async def tell(leader: Leader) -> None:
+        leader.state.stage(batch(0), StagedEntry(1, 1, 1, 0, 0), COORDINATOR)
+        leader.led.start()
+        await turns()
+        leader.clock.advance(ASK_EVERY_S)
+        await turns()
+        await leader.answer(Standing.DISCARD)
+        assert leader.log == ["discard"]
+
+    story(tell)
+
+
+def test_a_coordinator_that_does_not_answer_is_asked_once_for_all() -> None:
+    async def tell(leader: Leader) -> None:
+        for index in range(3):
+            transaction = TransactionId(index, 0, 1)
+            leader.state.stage(batch(0, transaction), StagedEntry(index, 1, 1, 0, 0), COORDINATOR)
+        leader.led.start()
+        for _ in range(2):
+            await turns()
+            leader.clock.advance(ASK_EVERY_S)
+            await turns()
+            assert len(leader.asked) == 1
+            await leader.answer(Unavailable("nobody leads"))
+
+    story(tell)
+
+
+def test_a_leader_at_rest_has_no_timer() -> None:
+    async def tell(leader: Leader) -> None:
+        await leader.staged()
+        end = asyncio.ensure_future(leader.led.end(T, publish=False))
+        await turns()
+        await leader.apply()
+        await end
+        assert leader.clock.waiting == 1
+        leader.clock.advance(ASK_EVERY_S)
+        await turns()
+        assert leader.clock.waiting == 0
+
+    story(tell)
+
+
+def test_an_end_names_the_batches_that_are_not_applied_yet_too() -> None:
+    async def tell(leader: Leader) -> None:
+        await leader.staged()
+        (second,) = await leader.stage(1)
+        end = asyncio.ensure_future(leader.led.end(T, publish=True))
+        await turns()
+        assert leader.ended == [1, 2]
+        await leader.apply()
+        await asyncio.gather(second, end)
+        assert leader.led.staging.is_idle
+
+    story(tell)
+
+
+def test_batches_that_wait_are_bounded_in_bytes() -> None:
+    async def tell(leader: Leader) -> None:
+        half = WAITING_BYTES_MAX // 2
+        tasks = [asyncio.ensure_future(leader.led.stage(sent(number, size=half))) for number in range(3)]
+        await turns()
+        with pytest.raises(QuotaExceeded):
+            await tasks[2]
+        await leader.answer(Standing.OPEN)
+        assert leader.log == [0, 1]
+        await leader.apply()
+        await asyncio.gather(*tasks[:2])
 
     story(tell)

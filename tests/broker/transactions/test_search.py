@@ -95,7 +95,7 @@ def _end_at_once(self: Staging, transaction: TransactionId) -> EndStep:
 
 def _count_appended(self: Staging, transaction: TransactionId) -> int:
     tail = self._tails.get(transaction)
-    return self._applied.held(transaction) + (0 if tail is None else len(tail.indexes))
+    return self._applied.held(transaction) + (0 if tail is None else len(tail.entries))
 
 
 def _same_producer_id(state: TransactionalId | None, fresh_producer_id: int, now_us: int) -> TransactionalId:

@@ -13,12 +13,12 @@ def batch(number: int, writer: int = 0, transaction: TransactionId = T) -> Stage
 
 
 def entry(index: int) -> StagedEntry:
-    return StagedEntry(index, record_count=1, length=100, max_timestamp_us=0, payload_crc=0)
+    return StagedEntry(index, record_count=1, length=100, max_timestamp_us=0, batch_crc=0)
 
 
 def with_first_applied() -> tuple[StagedTransactions, Staging]:
     applied = StagedTransactions()
-    applied.stage(batch(0), entry(1))
+    applied.stage(batch(0), entry(1), 0)
     return applied, Staging(applied)
 
 
@@ -29,7 +29,7 @@ def test_the_first_batch_waits_for_the_coordinator_and_the_others_for_the_same_a
     assert staging.judge(batch(1)) is Step.WAIT
     assert staging.judge(batch(0), question, is_open=False) is Step.ENDED
     assert staging.judge(batch(0), question, is_open=True) is Step.APPEND
-    staging.appended(1, batch(0))
+    staging.appended(batch(0), entry(1))
     assert staging.judge(batch(1), question, is_open=True) is Step.APPEND
     staging.answered(question)
     assert not staging.asked
@@ -47,11 +47,11 @@ def test_batches_are_numbered_for_each_writer_in_the_log_and_behind_it() -> None
     assert staging.judge(batch(0)) is Step.DUPLICATE
     assert staging.judge(batch(2)) is Step.GAP
     assert staging.judge(batch(0, writer=1)) is Step.APPEND
-    staging.appended(2, batch(1))
+    staging.appended(batch(1), entry(2))
     assert staging.judge(batch(1)) is Step.DUPLICATE
     assert [staging.index_of(batch(number)) for number in range(3)] == [1, 2, None]
     assert staging.held(T) == 1  # what is appended may be lost
-    applied.stage(batch(1), entry(2))
+    applied.stage(batch(1), entry(2), 0)
     staging.applied(2)
     assert staging.held(T) == 2
     assert staging.judge(batch(1)) is Step.DUPLICATE
@@ -66,14 +66,14 @@ def test_an_end_is_appended_once_and_confirmed_when_it_is_applied() -> None:
     assert staging.undecided() == []
     assert staging.judge_end(T) is EndStep.WAIT
     assert staging.judge(batch(1)) is Step.ENDED
-    assert applied.end(T) == (entry(1),)
+    assert applied.end(T) == [entry(1)]
     staging.applied(2)
     assert staging.judge_end(T) is EndStep.CONFIRM
 
 
 def test_a_new_leader_knows_what_is_applied_and_asks_again() -> None:
     staging = Staging(StagedTransactions())
-    staging.appended(1, batch(0))
+    staging.appended(batch(0), entry(1))
     later = Staging(StagedTransactions())  # the entry went with its leader
     assert later.judge(batch(0)) is Step.ASK
 
@@ -81,7 +81,7 @@ def test_a_new_leader_knows_what_is_applied_and_asks_again() -> None:
 def test_what_is_staged_keeps_its_segments() -> None:
     applied, _ = with_first_applied()
     other = TransactionId(8, 0, 1)
-    applied.stage(batch(0, transaction=other), entry(5))
+    applied.stage(batch(0, transaction=other), entry(5), 0)
     assert applied.lowest_index == 1
     applied.end(T)
     assert applied.lowest_index == 5
@@ -93,8 +93,8 @@ def test_what_is_staged_keeps_its_segments() -> None:
 def test_an_entry_that_says_nothing_new_changes_nothing() -> None:
     """`apply` is total: what a leader should not have appended counts on no replica."""
     applied, _ = with_first_applied()
-    applied.stage(batch(0), entry(2))
-    applied.stage(batch(3), entry(3))
-    applied.stage(batch(1, transaction=TransactionId(8, 0, 1)), entry(4))
+    applied.stage(batch(0), entry(2), 0)
+    applied.stage(batch(3), entry(3), 0)
+    applied.stage(batch(1, transaction=TransactionId(8, 0, 1)), entry(4), 0)
     assert (applied.held(T), len(applied)) == (1, 1)
     assert applied.end(TransactionId(9, 0, 1)) == ()

@@ -431,7 +431,7 @@ class World:
             if entry.batch is None:
                 staging.end_appended(index, entry.transaction)
             else:
-                staging.appended(index, entry.batch)
+                staging.appended(entry.batch, StagedEntry(index, 1, 100, 0, 0))
         return staging, {serial: staging.ask(transaction) for transaction, serial in part.asked}
 
     def _decide(
@@ -485,7 +485,7 @@ def applied(log: Sequence[Entry]) -> StagedTransactions:
         if entry.batch is None:
             staged.end(entry.transaction)
         else:
-            staged.stage(entry.batch, StagedEntry(index, 1, 100, 0, 0))
+            staged.stage(entry.batch, StagedEntry(index, 1, 100, 0, 0), 0)
     return staged
 
 
@@ -495,7 +495,7 @@ def visible(log: Sequence[Entry]) -> list[StagedBatch]:
     for index, entry in enumerate(log, 1):
         if entry.batch is not None:
             batches[index] = entry.batch
-            staged.stage(entry.batch, StagedEntry(index, 1, 100, 0, 0))
+            staged.stage(entry.batch, StagedEntry(index, 1, 100, 0, 0), 0)
             continue
         ended = staged.end(entry.transaction)
         found += [batches[each.entry_index] for each in ended] if entry.publish else []
@@ -507,7 +507,7 @@ def dropped(log: Sequence[Entry]) -> list[TransactionId]:
     staged, found = StagedTransactions(), list[TransactionId]()
     for index, entry in enumerate(log, 1):
         if entry.batch is not None:
-            staged.stage(entry.batch, StagedEntry(index, 1, 100, 0, 0))
+            staged.stage(entry.batch, StagedEntry(index, 1, 100, 0, 0), 0)
         elif staged.end(entry.transaction) and not entry.publish:
             found.append(entry.transaction)
     return found

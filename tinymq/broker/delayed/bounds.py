@@ -1,4 +1,4 @@
-"""What a delayed batch may ask for, and how many of them may wait. Pure, apart from one count for the whole broker."""
+"""What a delayed batch may ask for, and how many of them may wait. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tinymq.base.errors import BatchTooLarge, InvalidRequest, QuotaExceeded
 from tinymq.base.topic_config import Storage, TopicConfig
 from tinymq.base.types import PAYLOAD_BYTES_MAX
 from tinymq.base.value import value
-from tinymq.broker.delayed.uncommitted_delays import Waiting
+from tinymq.broker.state.staged import Totals, Waiting
 from tinymq.format.delayed import STAGED_HEAD_SIZE
 
 DELAY_US_MIN = 1_000_000
@@ -25,18 +25,6 @@ class Due:
     def at_us(self, append_time_us: int) -> int:
         """The time, for a batch with this append time."""
         return self.deliver_at_us or append_time_us + self.delay_us
-
-
-class DelayedTotals:
-    """What waits in all partitions of one broker, followers' replicas included."""
-
-    def __init__(self) -> None:
-        self.batches = 0
-        self.bytes = 0
-
-    def change(self, batches: int, size: int) -> None:
-        self.batches += batches
-        self.bytes += size
 
 
 def check_due(due: Due, now_us: int) -> None:
@@ -61,7 +49,7 @@ def check_delayed(config: TopicConfig, size: int, *, quorum: bool) -> None:
         raise BatchTooLarge(f"a delayed batch of {size} bytes", hint="send fewer records in one batch")
 
 
-def check_waiting(limits: Limits, waiting: Waiting, totals: DelayedTotals, size: int) -> None:
+def check_waiting(limits: Limits, waiting: Waiting, totals: Totals, size: int) -> None:
     """Raises QuotaExceeded if one more batch of `size` bytes is too much for the partition or the broker."""
     if waiting.batches >= limits.delayed_batches_max or waiting.bytes + size > limits.delayed_bytes_max:
         message = f"{waiting.batches} delayed batches of {waiting.bytes} bytes wait in the partition"

@@ -9,27 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches
+from tinymq.broker.state.staged import NOTHING, Waiting
 from tinymq.format.delayed import PUBLISHED_HEAD_SIZE
-
-
-class Waiting(NamedTuple):
-    """What delayed batches take of a partition's bounds."""
-
-    batches: int
-    records: int
-    bytes: int  # of the entries that will publish them
-
-    def plus(self, other: Waiting) -> Waiting:
-        return Waiting(self.batches + other.batches, self.records + other.records, self.bytes + other.bytes)
-
-    def minus(self, other: Waiting) -> Waiting:
-        return Waiting(self.batches - other.batches, self.records - other.records, self.bytes - other.bytes)
-
-
-NOTHING = Waiting(0, 0, 0)
 
 
 class UncommittedDelays:

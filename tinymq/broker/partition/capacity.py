@@ -13,9 +13,9 @@ from typing import NamedTuple
 from tinymq.base.config import MIB
 from tinymq.base.errors import BatchTooLarge, QuotaExceeded
 from tinymq.base.topic_config import OnFull, Retention, Storage, TopicConfig
-from tinymq.broker.delayed.uncommitted_delays import NOTHING, Waiting
 from tinymq.broker.state.holds import Hold, wait_ms
 from tinymq.broker.state.retention import Kept
+from tinymq.broker.state.staged import NOTHING, Waiting
 from tinymq.proto import partition_pb2 as pb
 
 MOVING_MS = 20  # after a full partition refused while the log start moves over what was read
@@ -146,12 +146,12 @@ def fits(config: TopicConfig, ends: LogEnds, records: int, size: int) -> bool:
     return config.max_bytes is None or ends.end_bytes + size - ends.start.bytes <= config.max_bytes
 
 
-def is_nearly_full(config: TopicConfig, applied: Kept, delayed: Waiting = NOTHING) -> bool:
-    """Whether seven eighths of the bound are taken by applied records, and by delayed batches."""
-    records = applied.high_watermark - applied.log_start + delayed.records
+def is_nearly_full(config: TopicConfig, applied: Kept, staged: Waiting = NOTHING) -> bool:
+    """Whether seven eighths of the bound are taken by applied records, and by staged batches."""
+    records = applied.high_watermark - applied.log_start + staged.records
     if config.max_records is not None and 8 * records >= 7 * config.max_records:
         return True
-    kept_bytes = applied.record_bytes - applied.retention_index.start_bytes + delayed.bytes
+    kept_bytes = applied.record_bytes - applied.retention_index.start_bytes + staged.bytes
     return config.max_bytes is not None and 8 * kept_bytes >= 7 * config.max_bytes
 
 
@@ -162,16 +162,16 @@ def room(
     records: int,
     size: int,
     now_us: int,
-    delayed: Waiting = NOTHING,
+    staged: Waiting = NOTHING,
 ) -> LogStart | None:
     """The offset at which the log has to start before the batch is appended; None: the batch fits.
 
-    `delayed` is what delayed batches take: they have their room from when they are staged. Raises BatchTooLarge;
-    QuotaExceeded if the topic rejects writes to a full partition, if delayed batches leave no room, or if the records
+    `staged` is what batches without offsets take: they have their room from when they are staged. Raises BatchTooLarge;
+    QuotaExceeded if the topic rejects writes to a full partition, if staged batches leave no room, or if the records
     that would have to go are held at `now_us`.
     """
     check_size(config, records, size)
-    records, size = records + delayed.records, size + delayed.bytes
+    records, size = records + staged.records, size + staged.bytes
     ends = uncommitted.ends(applied)
     if fits(config, ends, records, size):
         return None
@@ -183,7 +183,7 @@ def room(
         raise QuotaExceeded("the partition is full", hint=hint, retry_after_ms=RETRY_MS)
     empty = LogEnds(LogStart(ends.end, ends.end_bytes), ends.end, ends.end_bytes)
     if not fits(config, empty, records, size):
-        raise QuotaExceeded("delayed batches take the partition's room", retry_after_ms=RETRY_MS)
+        raise QuotaExceeded("delayed batches and open transactions take the partition's room", retry_after_ms=RETRY_MS)
     start, slack = ends.start, 0
     # Bytes first: the index knows bytes at the ends of batches only, so this drops whole batches. A record count can
     # then ask for a higher offset, and that one is exact.

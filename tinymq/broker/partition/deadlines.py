@@ -35,7 +35,7 @@ class Deadlines:
     """All waits of one broker. Not safe to share between loops."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._buckets: dict[int, dict[Ticket, None]] = {}  # by number; a replay ends waits in this order
 
     def __len__(self) -> int:
@@ -43,16 +43,16 @@ class Deadlines:
 
     def now(self) -> float:
         """Monotonic seconds of the clock that counts the waits."""
-        return self._clock.monotonic()
+        return self.clock.monotonic()
 
     def add(self, waiting: Expiring, timeout_s: float) -> Ticket:
         """Call `waiting.expire()` after `timeout_s` seconds, or up to BUCKET_S later."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         number = int((now + max(timeout_s, 0.0)) / BUCKET_S) + 1
         bucket = self._buckets.get(number)
         if bucket is None:
             bucket = self._buckets[number] = {}
-            self._clock.call_later(number * BUCKET_S - now, lambda: self._end(number))
+            self.clock.call_later(number * BUCKET_S - now, lambda: self._end(number))
         ticket = Ticket(number, waiting)
         bucket[ticket] = None
         return ticket
@@ -70,6 +70,6 @@ class Deadlines:
                 del bucket[ticket]
                 ticket.waiting.expire()
         if bucket:
-            self._clock.call_later(0.0, lambda: self._end(number))
+            self.clock.call_later(0.0, lambda: self._end(number))
         else:
             self._buckets.pop(number, None)

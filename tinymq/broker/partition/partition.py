@@ -11,31 +11,36 @@ from contextlib import suppress
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import NotLeader, TinymqError
-from tinymq.base.topic_config import OnFull, Retention, TopicConfig
+from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.base.types import Position
-from tinymq.broker.delayed.bounds import DelayedTotals, Due
-from tinymq.broker.delayed.copies import SegmentBounds
+from tinymq.broker.delayed.bounds import Due
 from tinymq.broker.duplicates.duplicates import Duplicates, Original
 from tinymq.broker.duplicates.message_ids import CopyId, RecordId, skip_duplicate
-from tinymq.broker.partition.capacity import Uncommitted, check_commands, is_nearly_full, room
+from tinymq.broker.partition.capacity import Uncommitted, check_commands
 from tinymq.broker.partition.commands import CommandQueue, command_version
 from tinymq.broker.partition.commands import Done as CommandsDone
 from tinymq.broker.partition.commit_watchers import CommitWatchers
 from tinymq.broker.partition.deadlines import Deadlines
-from tinymq.broker.partition.delays import Canceled, Delays
 from tinymq.broker.partition.group_gate import GroupGate
 from tinymq.broker.partition.group_port import RaftGroup, RecordLog
 from tinymq.broker.partition.noop_elision import NoopElision
 from tinymq.broker.partition.pending_acks import Acks, Done, PendingAcks, Produced
 from tinymq.broker.partition.refusals import refusal, transferring
-from tinymq.broker.partition.retention import acknowledged_move, due_forgetting, due_move
+from tinymq.broker.partition.retention import due_forgetting, due_move
+from tinymq.broker.partition.room import Room
 from tinymq.broker.partition.soft_leases import SoftLeases
+from tinymq.broker.partition.staged.delays import Canceled
+from tinymq.broker.partition.staged.log_port import LogPort
+from tinymq.broker.partition.staged.staged_batches import StagedBatches
+from tinymq.broker.partition.staged.transactions import no_coordinator
 from tinymq.broker.state.cursors import CursorVerdict
 from tinymq.broker.state.delayed import delayed_place
 from tinymq.broker.state.holds import Hold
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.broker.state.producers import PRODUCERS_MAX, Producer
+from tinymq.broker.state.staged import Totals
 from tinymq.broker.state.state import PartitionState
+from tinymq.broker.transactions.led_transactions import AskCoordinator
 from tinymq.format.batch import BatchHeader, CheckedBatch
 from tinymq.format.delayed import PUBLISHED_HEAD_SIZE
 from tinymq.format.entry import Entry, Kind, NewEntry
@@ -61,10 +66,12 @@ class Partition:
         address_of: Callable[[int], str | None],
         producers_max: int = PRODUCERS_MAX,
         limits: Limits | None = None,
-        totals: DelayedTotals | None = None,
+        totals: Totals | None = None,
+        staged_totals: Totals | None = None,
+        ask_coordinator: AskCoordinator = no_coordinator,
     ) -> None:
         """`soon` runs a callback on the loop, after the current one. `address_of`: where clients reach a broker.
-        `totals`: what waits in all partitions of the broker."""
+        `totals`, `staged_totals`: the delayed batches, and those of transactions, that wait in the whole broker."""
         self.name = name
         self.state = PartitionState(producers_max)
         self.leading = False  # accepts writes: it has applied a NOOP of its own term
@@ -78,11 +85,22 @@ class Partition:
         self.duplicates = Duplicates(self.state)
         self._uncommitted = Uncommitted()
         self._pending_acks = PendingAcks(name, deadlines)
-        self.delays = Delays(
-            name, self.state, self._pending_acks, deadlines,
-            group=lambda: self.group, propose=self._propose,
-            limits=limits or Limits(), totals=totals or DelayedTotals(),
-        )  # fmt: skip
+        port = LogPort(
+            self.state,
+            self._pending_acks,
+            group=lambda: self.group,
+            config=lambda: self.config,
+            check_leading=self.check_leading,
+            check_groups=self.group_gate.check,
+            propose=self._propose,
+            make_room=lambda records, size: self._room.make(records, size),
+            limits=limits or Limits(),
+            delayed_totals=totals or Totals(),
+            staged_totals=staged_totals or Totals(),
+        )
+        self._staged = StagedBatches(name, port, deadlines, ask_coordinator)
+        self.delays, self.transactions = self._staged.delays, self._staged.transactions
+        self._room = Room(port, self._uncommitted, self.soft_leases, self._staged, self._propose_commands)
         self._command_queue = CommandQueue(name, deadlines, soon, self._propose_commands)
         self._noop_elision = NoopElision(
             self._command_queue,
@@ -101,7 +119,7 @@ class Partition:
         """Set the Raft group of this replica, once the group is open. It may lead already."""
         self._group = group
         if self.leading:
-            self.delays.lead()
+            self._staged.lead()
 
     def configure(self, config: TopicConfig) -> None:
         """Use these settings of the topic from the next batch and the next `retain` on."""
@@ -181,10 +199,10 @@ class Partition:
         # permits.
         if due is None:
             new = NewEntry(Kind.DATA, payload, header.record_count, batch.max_timestamp_us, payload_crc)
-            self._make_room(header.record_count, len(payload))
+            self._room.make(header.record_count, len(payload))
         else:
             new = self.delays.staged_entry(batch, payload, due)
-            self._make_room(header.record_count, len(payload) + PUBLISHED_HEAD_SIZE)
+            self._room.make(header.record_count, len(payload) + PUBLISHED_HEAD_SIZE)
         if identity is not None:
             # The id counts only with the record behind it (tinymq/broker/state/message_ids.py).
             self._propose_commands([identity.note(new.crc, len(new.payload))])
@@ -216,34 +234,17 @@ class Partition:
         self.duplicates.skipped(header, producer, position, first)
         return first._replace(entry_index=position.index)
 
-    def _propose(self, new: NewEntry) -> Position:
-        """Append an entry, and note the room that its records take."""
+    def _propose(self, new: NewEntry, size: int | None = None) -> Position:
+        """Append an entry, and note the room that its records take: `size` bytes, or those of its payload."""
         try:
             position = self.group.propose(new)
         except NotLeader:
             raise transferring(self.name, self.group.term) from None
         if new.record_count:
-            end_bytes = self._uncommitted.end_bytes(self.state.record_bytes) + len(new.payload)
+            end_bytes = self._uncommitted.end_bytes(self.state.record_bytes)
+            end_bytes += len(new.payload) if size is None else size
             self._uncommitted.appended(position.index, position.base_offset + new.record_count, end_bytes)
         return position
-
-    def _make_room(self, records: int, size: int) -> None:
-        """Move the log start so that a batch of this size fits. Raises QuotaExceeded where the topic refuses that."""
-        config, state = self.config, self.state
-        if config.max_records is None and config.max_bytes is None:
-            return
-        delayed = self.delays.waiting_now
-        if config.retention is Retention.ACKNOWLEDGED and is_nearly_full(config, state, delayed):
-            # Room that is made by reading counts when the move is applied, because a channel that seeks back in front
-            # of the move keeps its records. So the move is proposed before the partition is full.
-            with suppress(TinymqError):
-                now_us = self.group.append_time_now_us()
-                self._propose_if(acknowledged_move(state, self._uncommitted, self.soft_leases, now_us))
-        now_us = self.group.append_time_now_us() if len(state.holds) else 0  # only leases of holds need the time
-        start = room(config, state, self._uncommitted, records, size, now_us, delayed=delayed)
-        if start is not None:
-            position = self._move_start(start.offset, pb.MoveStart.CAPACITY)
-            self._uncommitted.moved(position.index, start)
 
     def cancel_delayed(self, schedule_id: int, timeout_s: float, done: Canceled) -> None:
         """Drop a delayed batch: see `Delays.cancel`. Raises NotLeader, UnsupportedVersion."""
@@ -281,9 +282,6 @@ class Partition:
         self._uncommitted.proposed(position.index, commands)
         return position
 
-    def _move_start(self, offset: int, reason: pb.MoveStart.Reason.ValueType) -> Position:
-        return self._propose_commands([pb.Command(move_start=pb.MoveStart(offset=offset, reason=reason))])
-
     def grant_soft_lease(self, request: pb.Hold) -> Hold:
         """Make or renew a light hold, which only this leader remembers. Raises NotLeader, and as Holds.hold."""
         self.check_leading()
@@ -307,16 +305,16 @@ class Partition:
             if self.leading:
                 self._retain(group.append_time_now_us(), group.expiry_now_us())
         with suppress(TinymqError):
-            group.log.remove_before_offset(self.state.log_start, self.state.delayed.lowest_index)
-        if self.leading and len(self.state.delayed):
-            self.delays.copy([SegmentBounds(*each) for each in group.log.closed_below(self.state.log_start)])
+            group.log.remove_before_offset(self.state.log_start, self.state.lowest_kept_index)
+        if self.leading:
+            self._staged.release(group.log)
 
     def _retain(self, now_us: int, expiry_us: int | None) -> None:
         state = self.state
         if state.log_start < state.high_watermark:
             self._propose_if(due_move(self.config, state, self._uncommitted, self.soft_leases, now_us, expiry_us))
             if self.config.on_full is OnFull.DROP_OLDEST:
-                self._make_room(0, 0)  # the bounds may have been lowered since the last batch
+                self._room.make(0, 0)  # the bounds may have been lowered since the last batch
         if not self.duplicates.has_ids:
             for forget in due_forgetting(self.config, state, now_us):
                 self._propose_if(forget)
@@ -330,7 +328,7 @@ class Partition:
     def apply(self, entry: Entry) -> None:
         """Apply a committed entry of any kind; entries come in order. Never raises."""
         outcomes = self.state.apply(entry)
-        self.delays.applied(entry, leading=self.leading)
+        self._staged.applied(entry, leading=self.leading)
         if self.leading:
             self._settle(entry)
             if outcomes is not None:
@@ -352,7 +350,7 @@ class Partition:
         assert self.duplicates.is_empty, "uncommitted batches outlived their term"
         self.leading = True
         if self._group is not None:
-            self.delays.lead()
+            self._staged.lead()
         self.group_gate.look()
         self._commit_watchers.wake()
 
@@ -360,7 +358,7 @@ class Partition:
         """Stop leading. The next leader may keep or discard the uncommitted entries, so their outcome is unknown."""
         self.leading = False
         self.duplicates.clear()
-        self.delays.follow()
+        self._staged.follow(self.closed or self.not_leader())
         self._uncommitted.clear()
         self.soft_leases.clear()
         self._pending_acks.lost(self.closed)
@@ -374,7 +372,7 @@ class Partition:
     def load(self, state: bytes) -> None:
         """Replace the state by a snapshot that `dump` made. Raises CorruptData, and then nothing has changed."""
         self.state.load(state)
-        self.delays.count()
+        self._staged.count()
         self._commit_watchers.wake()
 
     # ---- waiting for commits ---------------------------------------------------------------------------
@@ -395,4 +393,4 @@ class Partition:
         stops."""
         self.closed = error
         self.follow()
-        self.delays.forget()
+        self._staged.forget()

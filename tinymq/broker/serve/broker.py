@@ -17,7 +17,6 @@ from tinymq.base.quantity import named, quantity
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, TopicId, check_topic_name, check_user_topic
 from tinymq.broker.cluster.feature_level import FeatureLevelControl
-from tinymq.broker.delayed.bounds import DelayedTotals
 from tinymq.broker.partition.admission import check_topic_id
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
@@ -27,6 +26,7 @@ from tinymq.broker.serve.makers import Makers
 from tinymq.broker.serve.producer_ids import ProducerIds
 from tinymq.broker.serve.scans import Scans
 from tinymq.broker.serve.unpack_queue import UnpackQueue
+from tinymq.broker.state.staged import Totals
 from tinymq.log.files.runner import Runner
 from tinymq.registry.service import DEFAULT_CONFIG, RegistryService
 from tinymq.registry.state.values import QueueRecord, TopicRecord
@@ -92,7 +92,8 @@ class Broker:
         self.makers = Makers(env.registry, env.clock)
         self.scans = Scans(env.clock)
         self.unpack_queue = UnpackQueue(env.runner)
-        self.delayed_totals = DelayedTotals()
+        self.delayed_totals = Totals()
+        self.staged_totals = Totals()  # of transactions
         self.fetch_waits = FetchWaits(env.limits.waiting_fetches_max)
         self._unknown: OrderedDict[GroupId, None] = OrderedDict()  # not in the registry; of a topic, partition 0
         self._refreshing: asyncio.Task[None] | None = None

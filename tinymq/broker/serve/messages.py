@@ -24,8 +24,8 @@ from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.fetch import Fetch, FetchQuery
+from tinymq.broker.serve.lag import lag_of
 from tinymq.broker.serve.offsets import STORED
-from tinymq.broker.state.lag import lag_of
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.format.batch import decode_batch, encode, pack_batch, read_declared
 from tinymq.format.entry import Kind, crc32c, iter_entries

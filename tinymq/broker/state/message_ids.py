@@ -158,3 +158,23 @@ def is_record_of(awaited: AwaitedRecord, header: EntryHeader) -> bool:
 def _check(holds: bool) -> None:
     if not holds:
         raise CorruptData("the applied state's message ids are out of range")
+
+
+def dump_ids(state: pb.State, message_ids: MessageIds, copy_ids: MessageIds) -> None:
+    """Add both kinds of ids to a snapshot: those of users' records, and those of records that brokers copied."""
+    state.message_ids, state.copy_ids = message_ids.dump(), copy_ids.dump()
+    state.copy_ids_from = copy_ids.complete_from
+    if (awaited := message_ids.dump_awaited()) is not None:
+        state.awaited_message.CopyFrom(awaited)
+    if (awaited := copy_ids.dump_awaited()) is not None:
+        state.awaited_copy.CopyFrom(awaited)
+
+
+def load_ids(state: pb.State, end: int) -> tuple[MessageIds, MessageIds]:
+    """The inverse of `dump_ids`. Raises CorruptData."""
+    users = state.awaited_message if state.HasField("awaited_message") else None
+    copy = state.awaited_copy if state.HasField("awaited_copy") else None
+    return (
+        MessageIds.load(state.message_ids, users, end),
+        MessageIds.load(state.copy_ids, copy, end, state.copy_ids_from),
+    )

@@ -30,15 +30,18 @@ from tinymq.broker.state.cursors import CURSOR_COMMANDS, Cursors, CursorVerdict,
 from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches, delayed_place
 from tinymq.broker.state.epoch_cache import EpochCache
 from tinymq.broker.state.holds import Holds
-from tinymq.broker.state.message_ids import MessageIds
+from tinymq.broker.state.message_ids import MessageIds, dump_ids, load_ids
 from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
 from tinymq.broker.state.producers import PRODUCERS_MAX, Producers, skipped_header
+from tinymq.broker.state.published import PublishedEntries
 from tinymq.broker.state.queue_groups import QUEUE_COMMANDS, QueueGroups
 from tinymq.broker.state.retention import acknowledged_start, new_start
 from tinymq.broker.state.retention_index import RetentionIndex
+from tinymq.broker.state.staged import StagedBatch, StagedEntry, StagedTransactions, TransactionId
 from tinymq.format.batch import BatchHeader, parse_batch_header
 from tinymq.format.delayed import StagedHead, unpack_discarded, unpack_published, unpack_staged
-from tinymq.format.entry import ENTRY_VERSION, Entry, EntryHeader, Kind, crc32c
+from tinymq.format.entry import ENTRY_VERSION, Entry, EntryHeader, Kind, crc32c, crc32c_of
+from tinymq.format.transactional import TRANSACTIONAL_VERSION, PublishedItems, unpack_discard, unpack_transactional
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
 
@@ -60,9 +63,11 @@ class PartitionState:
         "log_start",
         "message_ids",
         "producers",
+        "published",
         "queue_groups",
         "record_bytes",
         "retention_index",
+        "staged",
     )  # fmt: skip
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
@@ -79,6 +84,8 @@ class PartitionState:
         self.copy_ids = MessageIds()  # of records that brokers copied (tinymq/broker/dead_letters)
         self.queue_groups = QueueGroups()
         self.delayed = DelayedBatches()
+        self.staged = StagedTransactions()
+        self.published = PublishedEntries()
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
@@ -91,6 +98,13 @@ class PartitionState:
         lowest = min((cursor.position for cursor in self._cursors.by_name.values()), default=None)
         buried = self.queue_groups.lowest_burial  # a seek may have put the cursor behind it
         return lowest if buried is None or lowest is None else min(lowest, buried)
+
+    @property
+    def lowest_kept_index(self) -> int | None:
+        """The lowest Raft index of an entry that has a batch without offsets, or one that a PUBLISH entry gave offsets
+        that are not below the log start; None: there is none. The log must keep its entries from here on."""
+        lowest = (self.delayed.lowest_index, self.staged.lowest_index, self.published.lowest_index)
+        return min((index for index in lowest if index is not None), default=None)
 
     @property
     def kept_records(self) -> int:
@@ -123,16 +137,12 @@ class PartitionState:
                 self.epoch_cache.note(entry)
             elif header.kind == Kind.NOOP:
                 self._note_time(entry)
+            elif header.kind == Kind.PUBLISH or header.version == TRANSACTIONAL_VERSION:
+                self._apply_transactional(entry)
             elif header.kind in (Kind.STAGED, Kind.DISCARD):
                 self._apply_delayed(entry)
             return None
-        below, append_us, index = self.record_bytes, header.append_time_us, self.retention_index
-        self.record_bytes = below + header.length
-        # This runs for every batch, so the index is called only for the rare batch that may need a mark.
-        if self.record_bytes > index.bytes_due or append_us > index.us_due:
-            index.note(header.base_offset, below, header.length, append_us)
-        elif append_us > index.last_append_us:
-            index.last_append_us = append_us
+        self._add_records(header.base_offset, header.length, header.append_time_us)
         if header.version != ENTRY_VERSION:
             self._apply_delayed(entry)
             return None
@@ -140,6 +150,47 @@ class PartitionState:
         if batch is not None and batch.producer_id:
             self.producers.add(batch, header.base_offset, header.append_time_us)
         return None
+
+    def _add_records(self, offset: int, size: int, append_us: int) -> None:
+        """Count the records of one batch."""
+        below, index = self.record_bytes, self.retention_index
+        self.record_bytes = below + size
+        # This runs for every batch, so the index is called only for the rare batch that may need a mark.
+        if self.record_bytes > index.bytes_due or append_us > index.us_due:
+            index.note(offset, below, size, append_us)
+        elif append_us > index.last_append_us:
+            index.last_append_us = append_us
+
+    def _apply_transactional(self, entry: Entry) -> None:
+        """Apply what an entry says about batches of transactions. As `_apply_delayed`, it never fails."""
+        header, payload = entry.header, memoryview(entry.payload)
+        with suppress(CorruptData):
+            if header.kind == Kind.PUBLISH:
+                self._publish(header, PublishedItems(payload))
+            elif header.kind == Kind.DISCARD:
+                discarded = unpack_discard(payload)
+                self.staged.end(TransactionId(discarded.producer_id, discarded.epoch, discarded.number))
+            else:
+                head, data = unpack_transactional(payload)
+                batch = _batch_header(data)
+                if batch is not None:
+                    transaction = TransactionId(head.producer_id, head.epoch, head.number)
+                    records, size, crc = batch.record_count, len(data), crc32c_of(data)
+                    self.staged.stage(
+                        StagedBatch(transaction, head.writer, head.batch_number),
+                        StagedEntry(header.index, records, size, head.max_timestamp_us, crc),
+                        head.coordinator,
+                    )
+
+    def _publish(self, header: EntryHeader, items: PublishedItems) -> None:
+        """Count the records of each batch by itself: retention may remove some of them and keep the others."""
+        name = items.name
+        self.staged.end(TransactionId(name.producer_id, name.epoch, name.number))
+        if items.record_count != header.record_count:
+            return  # no leader appends it; its offsets count all the same
+        for item in items:
+            self._add_records(header.base_offset + item.first, item.length, header.append_time_us)
+        self.published.publish(items[0].entry_index, header.index, header.next_offset)
 
     def _apply_delayed(self, entry: Entry) -> None:
         """Apply what an entry says about delayed batches. An entry that no build could read changes nothing, on every
@@ -269,6 +320,7 @@ class PartitionState:
     def _start_at(self, start: int, bounds: OffsetBounds) -> CommandOutcome:
         if start > self.log_start:
             self.log_start = start
+            self.published.start_at(start)
             self.retention_index.start_at(start, bounds.end, self.record_bytes)
         return CommandOutcome(log_start=self.log_start, high_watermark=bounds.end)
 
@@ -281,22 +333,14 @@ class PartitionState:
         self.retention_index.dump(state)
         self.holds.dump(state)
         self.epoch_cache.dump(state)
-        self._dump_ids(state)
+        dump_ids(state, self.message_ids, self.copy_ids)
         self.queue_groups.dump(state)
-        state.delayed = self.delayed.dump()
+        state.delayed, state.staged, state.published = self.delayed.dump(), self.staged.dump(), self.published.dump()
         crc_later = reserved = 0
         numbers = (self.applied_index, self.high_watermark, self.record_bytes, len(producers))
         head = _HEAD.pack(crc_later, STATE_VERSION, reserved, *numbers)
         body = b"".join((head[4:], producers, state.SerializeToString(deterministic=True)))
         return crc32c(body).to_bytes(4, "little") + body
-
-    def _dump_ids(self, state: pb.State) -> None:
-        state.message_ids, state.copy_ids = self.message_ids.dump(), self.copy_ids.dump()
-        state.copy_ids_from = self.copy_ids.complete_from
-        if (awaited := self.message_ids.dump_awaited()) is not None:
-            state.awaited_message.CopyFrom(awaited)
-        if (awaited := self.copy_ids.dump_awaited()) is not None:
-            state.awaited_copy.CopyFrom(awaited)
 
     def load(self, data: bytes) -> None:
         """The inverse of `dump`. Raises CorruptData, and then nothing has changed."""
@@ -318,15 +362,18 @@ class PartitionState:
         retention_index = RetentionIndex.load(state, high_watermark, record_bytes)
         holds = Holds.load(state, high_watermark)
         epoch_cache = EpochCache.load(state, high_watermark)
-        message_ids, copy_ids = _load_ids(state, high_watermark)
+        message_ids, copy_ids = load_ids(state, high_watermark)
         queue_groups = QueueGroups.load(state, cursors.by_name, high_watermark)
         delayed = DelayedBatches.load(state.delayed, applied_index)
+        staged = StagedTransactions.load(state.staged, applied_index)
+        published = PublishedEntries.load(state.published, applied_index, state.log_start, high_watermark)
         self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start
         self._cursors, self.retention_index, self.holds = cursors, retention_index, holds
         self.epoch_cache, self.message_ids, self.copy_ids = epoch_cache, message_ids, copy_ids
         self.queue_groups, self.delayed = queue_groups, delayed
+        self.staged, self.published = staged, published
 
 
 def _parse(data: bytes) -> pb.State:
@@ -340,15 +387,6 @@ def _parse(data: bytes) -> pb.State:
     if state.SerializeToString(deterministic=True) != data:
         raise CorruptData("a partition's applied state is not as it was written")
     return state
-
-
-def _load_ids(state: pb.State, end: int) -> tuple[MessageIds, MessageIds]:
-    users = state.awaited_message if state.HasField("awaited_message") else None
-    copy = state.awaited_copy if state.HasField("awaited_copy") else None
-    return (
-        MessageIds.load(state.message_ids, users, end),
-        MessageIds.load(state.copy_ids, copy, end, state.copy_ids_from),
-    )
 
 
 def _batch_header(batch: bytes | memoryview) -> BatchHeader | None:

@@ -7,36 +7,56 @@ partition's log, and answers wait until entries are applied. Between a decision 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import groupby
+from typing import NamedTuple, Protocol
 
 import structlog
 
 from tinymq.base.clock import Clock
+from tinymq.base.config import MIB
 from tinymq.base.errors import NotReady, OutOfOrderSequence, QuotaExceeded, TinymqError, TransactionAborted
-from tinymq.broker.state.staged import StagedBatch, StagedTransactions, TransactionId
+from tinymq.broker.state.staged import StagedBatch, StagedEntry, TransactionId
 from tinymq.broker.transactions.rules import Standing
 from tinymq.broker.transactions.staging import EndStep, Question, Staging, Step
 
 ASK_EVERY_S = 5.0  # about transactions that have no end here
 WAITING_MAX = 1000  # batches of one partition that wait for answers of coordinators
+WAITING_BYTES_MAX = 32 * MIB  # of these batches
 
 logger = structlog.get_logger("tinymq.broker")
 
-AskCoordinator = Callable[[TransactionId], Awaitable[Standing]]
-"""Ask the coordinator about a transaction. Raises TinymqError if it does not answer."""
+AskCoordinator = Callable[[TransactionId, int], Awaitable[Standing]]
+"""Ask the partition of `__coordinator` with this number about a transaction. Raises TinymqError for no answer."""
+
+
+class SentBatch(NamedTuple):
+    """A batch as its writer sent it, checked."""
+
+    batch: StagedBatch
+    coordinator: int  # number of the partition of __coordinator that has the transaction
+    payload: bytes
+    record_count: int
+    max_timestamp_us: int
+    batch_crc: int  # of the payload
+
+    def at(self, index: int) -> StagedEntry:
+        """The batch as the entry at this index."""
+        return StagedEntry(index, self.record_count, len(self.payload), self.max_timestamp_us, self.batch_crc)
 
 
 class StagingLog(Protocol):
     """The log of the partition, as this leader's transactions use it."""
 
-    def append(self, batch: StagedBatch, payload: bytes) -> int:
-        """Append a STAGED entry, in memory, and return its index. Raises NotLeader, QuotaExceeded, DiskFull."""
+    def append(self, sent: SentBatch) -> int:
+        """Append a STAGED entry, in memory, and return its index. Raises NotLeader, QuotaExceeded, BatchTooLarge,
+        DiskFull."""
         ...
 
-    def append_end(self, transaction: TransactionId, *, publish: bool) -> int:
-        """Append a PUBLISH or DISCARD entry. Raises as `append`."""
+    def append_end(self, transaction: TransactionId, entries: Sequence[StagedEntry], *, publish: bool) -> int:
+        """Append a PUBLISH or DISCARD entry. `entries` are all staged ones of the transaction, in the order of the log.
+        Raises NotLeader, QuotaExceeded: too much is not committed yet."""
         ...
 
     async def applied(self, index: int) -> None:
@@ -53,30 +73,28 @@ class StagingLog(Protocol):
 class _Arrived:
     """A batch that is not judged yet."""
 
-    batch: StagedBatch
-    payload: bytes
+    sent: SentBatch
     answer: asyncio.Future[int]  # gets the index of its entry, or the error that refuses it
 
 
 class LedTransactions:
-    """One object per term of a leader, from its first applied entry to `close`. `applied` is the partition's state, and
-    goes on changing."""
+    """One object per term of a leader, from its first applied entry to `close`."""
 
-    def __init__(
-        self, name: str, applied: StagedTransactions, log: StagingLog, ask: AskCoordinator, clock: Clock
-    ) -> None:
-        self.staging = Staging(applied)  # the partition tells it of applied entries
+    def __init__(self, name: str, staging: Staging, log: StagingLog, ask: AskCoordinator, clock: Clock) -> None:
+        self.staging = staging  # the partition tells it of applied entries
         self._name = name
         self._log = log
         self._ask = ask
         self._clock = clock
         self._waiting: dict[TransactionId, list[_Arrived]] = {}  # for an answer of the coordinator, in their order
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watching = False  # the coordinators are asked about transactions without an end
         self._closed: TinymqError | None = None
 
     def start(self) -> None:
-        """Ask about transactions without an end, now and then, until `close`."""
-        self._spawn(self._end_undecided())
+        """Have the transactions of earlier leaders ended that nobody ends."""
+        if not self.staging.is_idle:
+            self._watch()
 
     def close(self, error: TinymqError) -> None:
         """Stop, because the leadership is lost. What waits was not appended, and is refused with `error`."""
@@ -89,15 +107,16 @@ class LedTransactions:
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
-    async def stage(self, batch: StagedBatch, payload: bytes) -> int:
+    async def stage(self, sent: SentBatch) -> int:
         """Store a batch of a transaction. Returns the index of its entry once that is applied; a duplicate waits, too.
 
         Raises TransactionAborted (it has ended here, or is not open with this partition in it), OutOfOrderSequence,
-        NotLeader, NotReady (the coordinator did not answer), QuotaExceeded, and OutcomeUnknown: send the batch again.
+        NotLeader, NotReady (the coordinator did not answer), QuotaExceeded, BatchTooLarge (the transaction is),
+        DiskFull, and OutcomeUnknown: send the batch again.
         """
         if self._closed is not None:
             raise self._closed
-        arrived = _Arrived(batch, payload, asyncio.get_running_loop().create_future())
+        arrived = _Arrived(sent, asyncio.get_running_loop().create_future())
         self._judge(arrived)
         index = await arrived.answer
         await self._log.applied(index)
@@ -105,7 +124,7 @@ class LedTransactions:
 
     async def held(self, transaction: TransactionId) -> int:
         """How many entries of the transaction are applied. Raises NotLeader, DeadlineExceeded."""
-        await self._log.confirm()
+        await self._confirm()
         return self.staging.held(transaction)
 
     async def end(self, transaction: TransactionId, *, publish: bool) -> None:
@@ -113,22 +132,28 @@ class LedTransactions:
 
         Raises NotLeader, DeadlineExceeded, OutcomeUnknown: tell it again.
         """
-        await self._log.confirm()
+        await self._confirm()
         while (step := self.staging.judge_end(transaction)) is not EndStep.CONFIRM:
             if step is EndStep.APPEND:
-                index = self._log.append_end(transaction, publish=publish)
+                entries = self.staging.entries_of(transaction)
+                index = self._log.append_end(transaction, entries, publish=publish)
                 self.staging.end_appended(index, transaction)
             index = self.staging.end_index(transaction)
             await self._log.applied(index)
 
+    async def _confirm(self) -> None:
+        await self._log.confirm()
+        if self._closed is not None:
+            raise self._closed
+
     # ---- batches ---------------------------------------------------------------------------------------------------
 
     def _judge(self, arrived: _Arrived, answer: Question | None = None, *, is_open: bool = False) -> None:
-        batch = arrived.batch
+        batch = arrived.sent.batch
         match self.staging.judge(batch, answer, is_open=is_open):
             case Step.ASK:
                 self._wait(arrived)
-                self._spawn(self._ask_about(self.staging.ask(batch.transaction)))
+                self._spawn(self._ask_about(self.staging.ask(batch.transaction), arrived.sent.coordinator))
             case Step.WAIT:
                 self._wait(arrived)
             case Step.APPEND:
@@ -142,25 +167,27 @@ class LedTransactions:
 
     def _append(self, arrived: _Arrived) -> None:
         try:
-            index = self._log.append(arrived.batch, arrived.payload)
+            index = self._log.append(arrived.sent)
         except TinymqError as error:
             _refuse(arrived, error)
             return
-        self.staging.appended(index, arrived.batch)
+        self.staging.appended(arrived.sent.batch, arrived.sent.at(index))
+        self._watch()
         _answer(arrived, index)
 
     def _wait(self, arrived: _Arrived) -> None:
-        if sum(map(len, self._waiting.values())) >= WAITING_MAX:
+        waiting = [len(each.sent.payload) for some in self._waiting.values() for each in some]
+        if len(waiting) >= WAITING_MAX or sum(waiting) + len(arrived.sent.payload) > WAITING_BYTES_MAX:
             _refuse(arrived, QuotaExceeded(f"{self._name}: too many batches wait for coordinators"))
         else:
-            self._waiting.setdefault(arrived.batch.transaction, []).append(arrived)
+            self._waiting.setdefault(arrived.sent.batch.transaction, []).append(arrived)
 
-    async def _ask_about(self, question: Question) -> None:
+    async def _ask_about(self, question: Question, coordinator: int) -> None:
         """Ask whether a transaction is open, and judge the batches that wait for the answer."""
         failure: TinymqError | None = None
         standing = Standing.UNRESOLVED
         try:
-            standing = await self._ask(question.transaction)
+            standing = await self._ask(question.transaction, coordinator)
         except TinymqError as error:
             failure = NotReady(f"{self._name}: the coordinator did not answer: {error.message}")
         for arrived in self._waiting.pop(question.transaction, []):
@@ -172,18 +199,36 @@ class LedTransactions:
 
     # ---- ends that nobody told -------------------------------------------------------------------------------------
 
+    def _watch(self) -> None:
+        """Ask about transactions without an end, now and then, while there are any."""
+        if not self._watching:
+            self._watching = True
+            self._spawn(self._end_undecided())
+
     async def _end_undecided(self) -> None:
-        while True:
+        seen = set(self.staging.undecided())
+        while not self.staging.is_idle:
             await self._clock.sleep(ASK_EVERY_S)
-            for transaction in self.staging.undecided():
-                try:
-                    standing = await self._ask(transaction)
-                    if standing in (Standing.PUBLISH, Standing.DISCARD):
-                        await self.end(transaction, publish=standing is Standing.PUBLISH)
-                    elif standing is Standing.UNRESOLVED:
-                        logger.warning("transaction_unresolved", partition=self._name, transaction=tuple(transaction))
-                except TinymqError as error:
-                    logger.info("transaction_waits", partition=self._name, error=error.code, reason=error.message)
+            undecided = self.staging.undecided()
+            # Most transactions are shorter than the pause: those that came during it are asked about after the next.
+            late = sorted((each for each in undecided if each in seen), key=self.staging.coordinator_of)
+            for coordinator, some in groupby(late, key=self.staging.coordinator_of):
+                await self._end_some(list(some), coordinator)
+            seen = set(undecided)
+        self._watching = False
+
+    async def _end_some(self, transactions: Sequence[TransactionId], coordinator: int) -> None:
+        """Ask a coordinator about transactions, and carry out what it has decided."""
+        for transaction in transactions:
+            try:
+                standing = await self._ask(transaction, coordinator)
+                if standing in (Standing.PUBLISH, Standing.DISCARD):
+                    await self.end(transaction, publish=standing is Standing.PUBLISH)
+                elif standing is Standing.UNRESOLVED:
+                    logger.warning("transaction_unresolved", partition=self._name, transaction=tuple(transaction))
+            except TinymqError as error:
+                logger.info("transactions_wait", partition=self._name, error=error.code, reason=error.message)
+                return  # to the others, the coordinator would probably give the same answer
 
     def _spawn(self, work: asyncio._CoroutineLike[None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -10,12 +10,12 @@ questions about its transaction.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-from tinymq.broker.state.staged import StagedBatch, StagedTransactions, TransactionId
+from tinymq.broker.state.staged import NOTHING, StagedBatch, StagedEntry, StagedTransactions, TransactionId, Waiting
 
 
 class Step(Enum):
@@ -49,8 +49,9 @@ class Question:
 class _Tail:
     """The entries of one transaction that this leader has appended and not applied yet."""
 
-    indexes: dict[StagedBatch, int] = field(default_factory=dict)
+    entries: dict[StagedBatch, StagedEntry] = field(default_factory=dict)
     next_numbers: dict[int, int] = field(default_factory=dict)  # number of the next batch, by writer
+    waiting: Waiting = NOTHING  # invariant: what `entries` take
     end_index: int | None = None  # of the PUBLISH or DISCARD; no batch of the transaction is appended behind it
 
 
@@ -60,7 +61,9 @@ class Staging:
     def __init__(self, applied: StagedTransactions) -> None:
         self._applied = applied
         self._tails: dict[TransactionId, _Tail] = {}
-        self._order: deque[tuple[int, TransactionId, StagedBatch | None]] = deque()  # all entries of tails
+        # All entries of tails: (index, transaction, its batch or None for an end, what it adds to the bounds).
+        self._order: deque[tuple[int, TransactionId, StagedBatch | None, Waiting]] = deque()
+        self._more = NOTHING  # invariant: the sum of what the entries of tails add
         self._asked: dict[TransactionId, Question] = {}
         self._serial = 0
 
@@ -104,8 +107,8 @@ class Staging:
     def index_of(self, batch: StagedBatch) -> int | None:
         """The Raft index of a batch; None: the batch is not here."""
         tail, staged = self._tails.get(batch.transaction), self._applied.get(batch.transaction)
-        if tail is not None and batch in tail.indexes:
-            return tail.indexes[batch]
+        if tail is not None and batch in tail.entries:
+            return tail.entries[batch].entry_index
         return None if staged is None else staged.index_of(batch.writer, batch.number)
 
     # ---- ends
@@ -133,38 +136,75 @@ class Staging:
         that is only appended may be lost."""
         return self._applied.held(transaction)
 
+    def entries_of(self, transaction: TransactionId) -> Sequence[StagedEntry]:
+        """What an end of the transaction ends: all its entries in the log, in order, those that are not applied yet
+        included."""
+        tail, staged = self._tails.get(transaction), self._applied.get(transaction)
+        uncommitted = () if tail is None else tail.entries.values()
+        return [*(() if staged is None else staged.entries), *uncommitted]
+
+    def waiting_of(self, transaction: TransactionId) -> Waiting:
+        """What the transaction's entries in the log take."""
+        tail, staged = self._tails.get(transaction), self._applied.get(transaction)
+        applied = NOTHING if staged is None else staged.waiting
+        return applied if tail is None else applied.plus(tail.waiting)
+
+    @property
+    def waiting(self) -> Waiting:
+        """What staged batches take once everything is applied that this leader has appended."""
+        return self._applied.waiting.plus(self._more)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no transaction has a batch here, applied or not."""
+        return not self._tails and not len(self._applied)
+
     def undecided(self) -> list[TransactionId]:
         """The staged transactions without an end here. The leader asks the coordinator about them from time to time."""
         tails = self._tails
         return [each for each in self._applied if each not in tails or tails[each].end_index is None]
 
+    def coordinator_of(self, transaction: TransactionId) -> int:
+        """The number of the partition of `__coordinator` that has a transaction; 0 if nothing of it is applied."""
+        staged = self._applied.get(transaction)
+        return 0 if staged is None else staged.coordinator
+
     # ---- the log
 
-    def appended(self, index: int, batch: StagedBatch) -> None:
+    def appended(self, batch: StagedBatch, entry: StagedEntry) -> None:
         """Note a STAGED entry that this leader has appended."""
         tail = self._tails.setdefault(batch.transaction, _Tail())
         assert tail.end_index is None, "a batch was appended behind the end of its transaction"
-        tail.indexes[batch] = index
+        tail.entries[batch] = entry
         tail.next_numbers[batch.writer] = batch.number + 1
-        self._order.append((index, batch.transaction, batch))
+        taken = Waiting(1, entry.record_count, entry.length)
+        tail.waiting = tail.waiting.plus(taken)
+        self._note(entry.entry_index, batch.transaction, batch, taken)
 
     def end_appended(self, index: int, transaction: TransactionId) -> None:
         """Note a PUBLISH or DISCARD entry that this leader has appended."""
         self._void(transaction)
+        freed = NOTHING.minus(self.waiting_of(transaction))
         self._tails.setdefault(transaction, _Tail()).end_index = index
-        self._order.append((index, transaction, None))
+        self._note(index, transaction, None, freed)
+
+    def _note(self, index: int, transaction: TransactionId, batch: StagedBatch | None, more: Waiting) -> None:
+        self._order.append((index, transaction, batch, more))
+        self._more = self._more.plus(more)
 
     def applied(self, index: int) -> None:
         """Forget the entries up to `index`, which the applied state has now."""
         while self._order and self._order[0][0] <= index:
-            _, transaction, batch = self._order.popleft()
+            _, transaction, batch, more = self._order.popleft()
+            self._more = self._more.minus(more)
             tail = self._tails[transaction]
             if batch is None:
                 tail.end_index = None
                 self._void(transaction)
             else:
-                del tail.indexes[batch]
-            if tail.end_index is None and not tail.indexes:
+                del tail.entries[batch]
+                tail.waiting = tail.waiting.minus(more)
+            if tail.end_index is None and not tail.entries:
                 del self._tails[transaction]
 
     def _void(self, transaction: TransactionId) -> None:

@@ -12,22 +12,21 @@ from contextlib import suppress
 
 import structlog
 
-from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady, TinymqError
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import Position
-from tinymq.broker.delayed.bounds import DelayedTotals, Due, check_delayed, check_due, check_waiting
+from tinymq.broker.delayed.bounds import Due, check_delayed, check_due, check_waiting
 from tinymq.broker.delayed.copies import SegmentBounds, due_copies
 from tinymq.broker.delayed.due_times import DueTimes
 from tinymq.broker.delayed.merged_batches import DueBatch, MergedBatch, merge, runs
 from tinymq.broker.delayed.staged_reads import StagedBatch, read_staged
-from tinymq.broker.delayed.uncommitted_delays import UncommittedDelays, Waiting
+from tinymq.broker.delayed.uncommitted_delays import UncommittedDelays
 from tinymq.broker.partition.deadlines import Deadlines
-from tinymq.broker.partition.group_port import RaftGroup
-from tinymq.broker.partition.pending_acks import Acks, PendingAcks, Produced
-from tinymq.broker.partition.publisher import Publisher
+from tinymq.broker.partition.pending_acks import Acks, Produced
+from tinymq.broker.partition.staged.log_port import LogPort
+from tinymq.broker.partition.staged.publisher import Publisher
 from tinymq.broker.state.delayed import DelayedBatch, schedule_id_at
-from tinymq.broker.state.state import PartitionState
+from tinymq.broker.state.staged import Waiting
 from tinymq.format.batch import CheckedBatch
 from tinymq.format.delayed import (
     PUBLISHED_VERSION,
@@ -48,27 +47,15 @@ Canceled = Callable[[bool | TinymqError], None]
 class Delays:
     """One object per replica. Applied state is in the partition's state; all else here is the leader's own."""
 
-    def __init__(
-        self,
-        name: str,
-        state: PartitionState,
-        pending_acks: PendingAcks,
-        deadlines: Deadlines,
-        *,
-        group: Callable[[], RaftGroup],
-        propose: Callable[[NewEntry], Position],
-        limits: Limits,
-        totals: DelayedTotals,
-    ) -> None:
-        """`propose` appends an entry, and notes the room that its records take. It raises as `RaftGroup.propose`."""
+    def __init__(self, name: str, port: LogPort, deadlines: Deadlines) -> None:
         self.uncommitted = UncommittedDelays()
         self.late_us: Callable[[int], None] = lambda late_us: None  # told how late each published batch was
-        self._state = state
-        self._group = group
-        self._propose = propose
-        self._pending_acks = pending_acks
-        self._limits = limits
-        self._totals = totals
+        self._state = port.state
+        self._group = port.group
+        self._propose = port.propose
+        self._pending_acks = port.pending_acks
+        self._limits = port.limits
+        self._totals = port.delayed_totals
         self._counted = (0, 0)  # what `totals` have of this replica: (batches, bytes)
         self._publisher = Publisher(name, deadlines, self)
         self._name = name

@@ -1,0 +1,62 @@
+"""Everything that one replica of a partition stages, as its partition sees it: delayed batches, and transactions."""
+
+from __future__ import annotations
+
+from tinymq.base.errors import TinymqError
+from tinymq.broker.delayed.copies import SegmentBounds
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.group_port import RecordLog
+from tinymq.broker.partition.staged.delays import Delays
+from tinymq.broker.partition.staged.log_port import LogPort
+from tinymq.broker.partition.staged.transactions import PartitionTransactions
+from tinymq.broker.state.staged import Waiting
+from tinymq.broker.transactions.led_transactions import AskCoordinator
+from tinymq.format.entry import Entry
+
+
+class StagedBatches:
+    """One object per replica."""
+
+    def __init__(self, name: str, port: LogPort, deadlines: Deadlines, ask_coordinator: AskCoordinator) -> None:
+        self.delays = Delays(name, port, deadlines)
+        self.transactions = PartitionTransactions(name, port, deadlines.clock, ask_coordinator)
+        self._state = port.state
+
+    @property
+    def waiting_now(self) -> Waiting:
+        """What waits once everything is applied that this leader has appended."""
+        return self.delays.waiting_now.plus(self.transactions.waiting_now)
+
+    def applied(self, entry: Entry, *, leading: bool) -> None:
+        """An entry is applied."""
+        self.delays.applied(entry, leading=leading)
+        self.transactions.applied(entry)
+
+    def lead(self) -> None:
+        self.delays.lead()
+        self.transactions.lead()
+
+    def follow(self, error: TinymqError) -> None:
+        """Stop leading. Calls that have appended nothing yet are refused with `error`."""
+        self.delays.follow()
+        self.transactions.follow(error)
+
+    def count(self) -> None:
+        """Tell the broker's totals what waits in this replica."""
+        self.delays.count()
+        self.transactions.count()
+
+    def forget(self) -> None:
+        """Take this replica out of the broker's totals: it is closed."""
+        self.delays.forget()
+        self.transactions.forget()
+
+    def release(self, log: RecordLog) -> None:
+        """As the leader: begin to copy the delayed batches that keep segments which retention has reached."""
+        if not len(self._state.delayed):
+            return
+        others = (self._state.staged.lowest_index, self._state.published.lowest_index)
+        kept = min((index for index in others if index is not None), default=None)
+        pinned = [SegmentBounds(*each) for each in log.closed_below(self._state.log_start)]
+        # Transactions keep the segments from `kept` on: a copy would free none of these.
+        self.delays.copy([each for each in pinned if kept is None or each.last_index < kept])

@@ -1,0 +1,113 @@
+"""The transactions of one replica of a partition: what clients and coordinators ask of its leader.
+
+`LedTransactions` carries it out, one object for each term.
+"""
+
+from __future__ import annotations
+
+from tinymq.base.clock import Clock
+from tinymq.base.errors import NotReady, TinymqError
+from tinymq.broker.partition.staged.log_port import LogPort
+from tinymq.broker.partition.staged.term_log import TermLog
+from tinymq.broker.state.staged import StagedBatch, TransactionId, Waiting
+from tinymq.broker.transactions.bounds import check_transactional
+from tinymq.broker.transactions.led_transactions import AskCoordinator, LedTransactions, SentBatch
+from tinymq.broker.transactions.rules import Standing
+from tinymq.broker.transactions.staging import Staging
+from tinymq.format.batch import CheckedBatch
+from tinymq.format.entry import Entry, Kind
+from tinymq.format.feature_level import TRANSACTIONS_LEVEL, check
+
+
+async def no_coordinator(transaction: TransactionId, coordinator: int) -> Standing:
+    """Refuse a question of a partition without a cluster around it. Raises NotReady."""
+    raise NotReady("this partition knows no coordinator")
+
+
+class PartitionTransactions:
+    """One object per replica. Applied state is in the partition's state; all else here is the leader's own."""
+
+    def __init__(self, name: str, port: LogPort, clock: Clock, ask_coordinator: AskCoordinator) -> None:
+        self._name = name
+        self._port = port
+        self._clock = clock
+        self._ask = ask_coordinator
+        self._counted = (0, 0)  # what the broker's totals have of this replica: (batches, bytes)
+        self._led: LedTransactions | None = None  # None: this replica does not lead
+        self._log: TermLog | None = None  # of the same term
+
+    @property
+    def waiting_now(self) -> Waiting:
+        """What is staged once everything is applied that this leader has appended."""
+        return self._port.state.staged.waiting if self._led is None else self._led.staging.waiting
+
+    # ---- what clients and coordinators ask
+
+    async def stage(
+        self, batch: StagedBatch, coordinator: int, checked: CheckedBatch, payload: bytes, payload_crc: int
+    ) -> int:
+        """Store a batch that passed `admission`, and has a place in a transaction of the partition `coordinator` of
+        `__coordinator`. It gets its offsets when the transaction is committed. Returns the index of its entry once a
+        majority has the entry on disk, synced; for a duplicate, the index of the first copy.
+
+        Raises, and nothing is stored: NotLeader, NotReady, InvalidRequest (the batch has a producer id, or a power cut
+        may take the topic's records), UnsupportedVersion, TransactionAborted, OutOfOrderSequence, BatchTooLarge,
+        QuotaExceeded, DiskFull. OutcomeUnknown: send the same batch again.
+        """
+        led = self._leading()
+        self._port.check_groups()
+        check("a batch of a transaction", TRANSACTIONS_LEVEL, self._port.group().feature_level)
+        check_transactional(self._port.config(), checked.header, len(payload))
+        records = checked.header.record_count
+        return await led.stage(
+            SentBatch(batch, coordinator, payload, records, checked.max_timestamp_us, batch_crc=payload_crc)
+        )
+
+    async def held(self, transaction: TransactionId) -> int:
+        """How many batches of the transaction are stored. Raises NotLeader, DeadlineExceeded."""
+        return await self._leading().held(transaction)
+
+    async def end(self, transaction: TransactionId, *, publish: bool) -> None:
+        """Give the transaction's records their offsets, or drop them. Returns once that is committed, or it is certain
+        that the transaction has ended here before. Raises NotLeader, DeadlineExceeded, QuotaExceeded (too many
+        uncommitted bytes), OutcomeUnknown: tell it again.
+        """
+        await self._leading().end(transaction, publish=publish)
+
+    def _leading(self) -> LedTransactions:
+        self._port.check_leading()
+        assert self._led is not None, "a leader without its transactions"
+        return self._led
+
+    # ---- the log
+
+    def applied(self, entry: Entry) -> None:
+        """An entry is applied."""
+        if entry.header.kind in (Kind.STAGED, Kind.PUBLISH, Kind.DISCARD):
+            self.count()
+        if self._led is not None:
+            self._led.staging.applied(entry.index)
+
+    def count(self) -> None:
+        """Tell the broker's totals what is staged in this replica."""
+        batches, _, size = self._port.state.staged.waiting
+        self._port.staged_totals.change(batches - self._counted[0], size - self._counted[1])
+        self._counted = batches, size
+
+    def forget(self) -> None:
+        """Take this replica out of the broker's totals: it is closed."""
+        self._port.staged_totals.change(-self._counted[0], -self._counted[1])
+        self._counted = 0, 0
+
+    def lead(self) -> None:
+        staging = Staging(self._port.state.staged)
+        self._log = TermLog(self._port, staging)
+        self._led = LedTransactions(self._name, staging, self._log, self._ask, self._clock)
+        self._led.start()
+
+    def follow(self, error: TinymqError) -> None:
+        """Stop leading. Batches that wait for their coordinator are refused with `error`."""
+        if self._led is not None and self._log is not None:
+            self._log.over = error
+            self._led.close(error)
+        self._led = self._log = None
