@@ -55,7 +55,10 @@ def written(tmp_path: Path, entries: list[Entry]) -> Files:
 
 def to_be_sent(files: Files, span: Span) -> bytes:
     found = find_data_frames(files, span, 0, COUNT, ALL_BYTES)
-    return os.pread(found.fileno(), len(found), found.position) if isinstance(found, StoredFrames) else bytes(found)
+    assert not isinstance(found, Entry)
+    if not isinstance(found, StoredFrames):
+        return bytes(found)
+    return b"".join(os.pread(found.fileno(), length, position) for _, position, length in found.pieces)
 
 
 READS: dict[str, Read] = {

@@ -72,7 +72,8 @@ def records(log: Log) -> None:
 def sent(frames: Frames) -> bytes:
     """Return the bytes as sendfile would send them."""
     assert isinstance(frames, StoredFrames)
-    content = os.pread(frames.fileno(), len(frames), frames.position)
+    content = b"".join(made + os.pread(frames.fileno(), length, at) for made, at, length in frames.pieces)
+    assert len(content) == len(frames)
     frames.close()
     return content
 

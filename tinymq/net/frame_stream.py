@@ -29,16 +29,20 @@ UNSENT_BYTES_MAX = 256 * KIB  # a send waits while the system has not taken more
 UNREAD_BYTES_MAX = MIB  # reading stops while frames of so many bytes wait to be received
 UNREAD_FRAMES_MAX = 1024
 SENDFILE_BYTES_MAX = MIB  # at once
+TURN_BYTES = 256 * KIB  # of several parts of a file in one turn of the loop
 ENCRYPT_BYTES_MAX = 256 * KIB  # at once: 0.3 ms of the loop
 LOADED_S = 1.0  # a part of a file that was read counts as cached for so long: the loop never waits for a disk
 BURST_FRAMES = 8  # received without a wait; then other tasks of the loop run
 
 
 class FilePart(Protocol):
-    """Bytes of a file that are in the system's memory."""
+    """Parts of a file that are in the system's memory, and bytes between them that are in no file."""
 
     @property
-    def position(self) -> int: ...
+    def pieces(self) -> Sequence[tuple[bytes, int, int]]:
+        """Bytes to send, and the position and length of the part that follows them. Positions rise."""
+        ...
+
     @property
     def loaded_s(self) -> float:
         """When they were last known to be cached, by time.monotonic."""
@@ -46,8 +50,8 @@ class FilePart(Protocol):
 
     def __len__(self) -> int: ...
     def fileno(self) -> int: ...
-    def load(self, position: int, length: int) -> None:
-        """Have the system read some of them again. Blocks."""
+    def load(self, position: int) -> None:
+        """Have the system read again what lies at or behind `position`. Blocks."""
         ...
 
 
@@ -312,40 +316,59 @@ async def send_file(sock: int, body: FilePart) -> None:
     number is taken for it. A duplicate is nobody else's, and nobody else closes it.
     """
     loop = asyncio.get_running_loop()
-    file, position, left, loaded_s = body.fileno(), body.position, len(body), body.loaded_s
+    file, loaded_s, turn_bytes, all_left = body.fileno(), body.loaded_s, 0, len(body)
     mine = os.dup(sock)
     try:
-        while left:
-            if time.monotonic() - loaded_s > LOADED_S:  # the system may have had other uses for its memory
-                await loop.run_in_executor(None, body.load, position, left)
-                loaded_s = time.monotonic()
-            try:
-                sent = os.sendfile(mine, file, position, min(left, SENDFILE_BYTES_MAX))
-            except BlockingIOError:
-                await _writable(loop, mine)
-                continue
-            if not sent:
-                raise OSError(errno.EIO, "a file is shorter than what was to be sent of it")
-            position, left = position + sent, left - sent
-            await asyncio.sleep(0)  # others on the loop have their turn
+        for between, position, left in body.pieces:
+            if between:
+                await _send_with_more(loop, mine, between)
+                all_left -= len(between)
+            while left:
+                if time.monotonic() - loaded_s > LOADED_S:  # the system may have had other uses for its memory
+                    await loop.run_in_executor(None, body.load, position)
+                    loaded_s = time.monotonic()
+                try:
+                    sent = os.sendfile(mine, file, position, min(left, SENDFILE_BYTES_MAX))
+                except BlockingIOError:
+                    await _writable(loop, mine)
+                    continue
+                if not sent:
+                    raise OSError(errno.EIO, "a file is shorter than what was to be sent of it")
+                position, left, turn_bytes, all_left = position + sent, left - sent, turn_bytes + sent, all_left - sent
+                if turn_bytes >= TURN_BYTES or not all_left:
+                    turn_bytes = 0
+                    await asyncio.sleep(0)  # others on the loop have their turn
     finally:
         os.close(mine)
 
 
+async def _send_with_more(loop: asyncio.AbstractEventLoop, sock: int, data: bytes) -> None:
+    """Send bytes in one packet with those that follow."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=os.dup(sock)) as mine:
+        while data:
+            try:
+                data = data[mine.send(data, socket.MSG_MORE) :]
+            except BlockingIOError:
+                await _writable(loop, sock)
+
+
 async def _pieces(body: FilePart) -> AsyncIterator[bytes]:
-    """Read a part of a file in pieces, which are in the system's memory. Raises OSError, what `load` does."""
+    """Read the parts of a file in pieces, which are in the system's memory. Raises OSError, what `load` does."""
     loop = asyncio.get_running_loop()
-    position, left, loaded_s = body.position, len(body), body.loaded_s
-    while left:
-        if time.monotonic() - loaded_s > LOADED_S:  # as in send_file
-            await loop.run_in_executor(None, body.load, position, left)
-            loaded_s = time.monotonic()
-        piece = os.pread(body.fileno(), min(left, ENCRYPT_BYTES_MAX), position)
-        if not piece:
-            raise OSError(errno.EIO, "a file is shorter than what was to be sent of it")
-        yield piece
-        position, left = position + len(piece), left - len(piece)
-        await asyncio.sleep(0)  # others on the loop have their turn
+    loaded_s = body.loaded_s
+    for between, position, left in body.pieces:
+        if between:
+            yield between
+        while left:
+            if time.monotonic() - loaded_s > LOADED_S:  # as in send_file
+                await loop.run_in_executor(None, body.load, position)
+                loaded_s = time.monotonic()
+            piece = os.pread(body.fileno(), min(left, ENCRYPT_BYTES_MAX), position)
+            if not piece:
+                raise OSError(errno.EIO, "a file is shorter than what was to be sent of it")
+            yield piece
+            position, left = position + len(piece), left - len(piece)
+            await asyncio.sleep(0)  # others on the loop have their turn
 
 
 async def _writable(loop: asyncio.AbstractEventLoop, sock: int) -> None:

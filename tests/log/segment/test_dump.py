@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.log.published import NAME, append_new, discard, publish, stage
 from tests.log.values import GROUP, append, faulty, following, open_both, run
 from tinymq.base.errors import StorageError
-from tinymq.format.entry import Kind, NewEntry, make_entry
+from tinymq.cli.verbs.log import describe
+from tinymq.format.entry import Kind, NewEntry, crc32c, make_entry
+from tinymq.format.transactional import Item, pack_publish
 from tinymq.log.files.files import open_to_read
 from tinymq.log.segment.dump import DumpedEnd, DumpedEntry, DumpedSegment, dump_segment, format_dumped
 from tinymq.simulation.faulty_files import FaultyFiles
@@ -90,3 +93,62 @@ def test_a_missing_file(tmp_path: Path) -> None:
         list(dump_segment(tmp_path / "nothing.log"))
     with pytest.raises(FileNotFoundError):
         open_to_read(tmp_path / "nothing.log")
+
+
+def transactions(tmp_path: Path) -> Path:
+    """A segment with two batches, the entry that publishes them, and one that drops others."""
+    files = faulty()
+
+    async def body() -> None:
+        store, opened = await open_both(files)
+        log = opened.log
+        publish(log, [(stage(log, b"first", number=0), 2), (stage(log, b"second", number=1), 3)])
+        discard(log)
+        await store.close()
+
+    run(body())
+    return segment_file(tmp_path, files.content(next(p for p in files.paths() if p.endswith(".log"))))
+
+
+def test_entries_of_transactions_say_which_batches_they_have(tmp_path: Path) -> None:
+    entries = [d for d in dump_segment(transactions(tmp_path)) if isinstance(d, DumpedEntry)]
+    assert not any(entry.problem for entry in entries)
+    name = "transaction 3 of producer 7, epoch 1"
+    staged, _, published, dropped = (format_dumped(entry) for entry in entries[1:])
+    assert staged.endswith(f"{name}, batch 0 of writer 1")
+    assert dropped.endswith(name)
+    head, first, second = published.split("\n")
+    assert "PUBLISH 96 bytes, offsets 0..4" in head
+    assert head.endswith(f"{name}, 2 batches")
+    assert first.strip().startswith("entry 2: offsets 0..1, 5 bytes, crc ")
+    assert second.strip().startswith("entry 3: offsets 2..4, 6 bytes, crc ")
+    document = describe(entries[3])
+    assert document["transaction"] == {"producer_id": 7, "number": 3, "epoch": 1}
+    assert [(b["entry_index"], b["base_offset"], b["record_count"]) for b in document["batches"]] == [
+        (2, 0, 2),
+        (3, 2, 3),
+    ]
+    assert describe(entries[1])["transaction"]["batch_number"] == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [("crc", "entry 2 is not the batch"), ("length", "entry 2 is not the batch"), ("first", "contradict each other")],
+)
+def test_items_that_do_not_fit_to_their_batches_are_a_problem(tmp_path: Path, wrong: str, problem: str) -> None:
+    files = faulty()
+
+    async def body() -> None:
+        store, opened = await open_both(files)
+        log = opened.log
+        batch = stage(log, b"first")
+        crc, length = crc32c(b"first"), 5
+        item = Item(batch.index, int(wrong == "first"), 5, 2, length + (wrong == "length"), crc ^ (wrong == "crc"))
+        append_new(log, NewEntry(Kind.PUBLISH, pack_publish(NAME, [item]), 2, 5))
+        await store.close()
+
+    run(body())
+    path = segment_file(tmp_path, files.content(next(p for p in files.paths() if p.endswith(".log"))))
+    last = [d for d in dump_segment(path) if isinstance(d, DumpedEntry)][-1]
+    assert last.problem is not None
+    assert problem in last.problem

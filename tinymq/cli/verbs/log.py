@@ -15,7 +15,7 @@ from tinymq.cli.common.options import Output
 from tinymq.cli.common.output import print_json_line, print_line, say
 
 if TYPE_CHECKING:
-    from tinymq.log.segment.dump import Dumped
+    from tinymq.log.segment.dump import Dumped, DumpedEntry
 
 HELP = """
 Example: tinymq log dump data/groups/orders/0/00000000000000000000.log
@@ -65,10 +65,36 @@ def describe(item: Dumped) -> dict[str, Any]:
         group = {"topic_id": header.group.topic_id.hex(), "partition": header.group.partition}
         return {**group, "first_index": header.first_index, "base_offset": header.base_offset, "size": item.size}
     if isinstance(item, DumpedEntry):
-        values = asdict(item.header)
+        values = {**asdict(item.header), **_transaction(item)}
         for name in ("header_crc", "payload_crc", "prev_crc"):
             values[name] = f"{values[name]:08x}"
         kind = item.header.kind
         values["kind"] = Kind(kind).name if kind in set(Kind) else f"unknown {kind}"
         return {"position": item.position, **values, "problem": item.problem}
     return {"end": item.position, "entries": item.entries, "problem": item.problem}
+
+
+def _transaction(item: DumpedEntry) -> dict[str, Any]:
+    """What an entry of a transaction says of it; {} for other entries."""
+    from tinymq.format.transactional import PublishedItems, TransactionName
+
+    found = item.transaction
+    if found is None:
+        return {}
+    if isinstance(found, TransactionName):
+        return {"transaction": found._asdict()}
+    if not isinstance(found, PublishedItems):
+        return {"transaction": asdict(found)}
+    base = item.header.base_offset
+    batches = [
+        {
+            "entry_index": batch.entry_index,
+            "base_offset": base + batch.first,
+            "record_count": batch.record_count,
+            "length": batch.length,
+            "max_timestamp_us": batch.max_timestamp_us,
+            "batch_crc": f"{batch.batch_crc:08x}",
+        }
+        for batch in found
+    ]
+    return {"transaction": found.name._asdict(), "batches": batches}

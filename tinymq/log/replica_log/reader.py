@@ -6,18 +6,22 @@ what is on disk alone is never truncated, and a read from disk never meets the w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from tinymq.base.errors import CorruptData, OffsetOutOfRange
-from tinymq.format.entry import Entry, EntryHeader
+from tinymq.format.entry import HEADER_SIZE, Entry, EntryHeader, parse_entry
+from tinymq.format.made_frames import misfit, published_items
+from tinymq.format.transactional import STAGED_HEAD_SIZE, Item, PublishedItems
 from tinymq.log.files.files import Files
 from tinymq.log.files.runner import Runner
 from tinymq.log.replica_log.segment_list import SegmentList
 from tinymq.log.replica_log.sync_progress import SyncProgress
 from tinymq.log.replica_log.tail import Tail
 from tinymq.log.segment.index import NO_TIMESTAMP
+from tinymq.log.segment.published_batches import PublishedRun, Row, StagedRun, frames_of, sendable_frames
 from tinymq.log.segment.reads import Frames, Located, Span, find_data_frames, locate, read_data_frames, read_entries
 from tinymq.log.segment.segment import Segment
 from tinymq.log.segment.snapshot_files import Snapshot, read_base_snapshot
@@ -133,26 +137,101 @@ class LogReader:
     async def read_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | memoryview:
         """As `tail_from_offset`, but read from disk if need be. Raises OffsetOutOfRange below the log's start,
         CorruptData."""
-        return await self._from_offset(read_data_frames, offset, end_offset, bytes_max)
+        return await self._from_offset(read_data_frames, frames_of, (offset, end_offset), bytes_max)
 
     async def find_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> Frames:
         """As `read_from_offset`, for a caller that can send a part of a file: frames on disk may come as
         StoredFrames."""
-        return await self._from_offset(find_data_frames, offset, end_offset, bytes_max)
+        return await self._from_offset(find_data_frames, sendable_frames, (offset, end_offset), bytes_max)
 
     async def _from_offset(
-        self, read: Callable[[Files, Span, int, int, int], T], offset: int, end_offset: int, bytes_max: int
+        self,
+        read: Callable[[Files, Span, int, int, int], T | Entry],
+        read_published: Callable[[Files, PublishedRun], T],
+        offsets: tuple[int, int],
+        bytes_max: int,
     ) -> T | bytes:
+        offset, end_offset = offsets
         while True:
             frames = self.tail_from_offset(offset, end_offset, bytes_max)
             if frames is not None:
                 return frames
-            cuts, span = self._segments.cuts, self._span_of_offset(offset)
+            cuts = self._segments.cuts
             try:
-                return await self._runner.run(partial(read, self._files, span, offset, end_offset, bytes_max))
+                found: T | Entry | None = self._tail.publish_at(offset)
+                if found is None:
+                    span = self._span_of_offset(offset)
+                    found = await self._runner.run(partial(read, self._files, span, offset, end_offset, bytes_max))
+                if not isinstance(found, Entry):
+                    return found
+                if cuts == self._segments.cuts:  # otherwise look where the batches lie now
+                    batches = self._published_run(found, offsets, bytes_max)
+                    return await self._runner.run(partial(read_published, self._files, batches))
             except CorruptData as error:
                 if cuts == self._segments.cuts:
                     raise self._damaged(error) from None
+
+    # Published batches
+
+    async def of_items(self, publish: Entry, search: Callable[[PublishedItems], T]) -> T:
+        """What `search` finds among the items of a PUBLISH entry, of which there may be 100,000. Raises CorruptData."""
+        return await self._runner.run(lambda: search(PublishedItems(publish.payload)))
+
+    async def published_entry(self, publish: Entry, item: Item) -> Entry:
+        """The batch of a PUBLISH entry's item, as the entry that readers get.
+
+        Raises OffsetOutOfRange if the batch is below the first entry, CorruptData.
+        """
+        offset = publish.header.base_offset + item.first
+        return parse_entry(await self.read_from_offset(offset, offset + 1, 1))
+
+    def _published_run(self, publish: Entry, offsets: tuple[int, int], bytes_max: int) -> PublishedRun:
+        """What to read of a PUBLISH entry's batches from the first offset on. Raises OffsetOutOfRange, CorruptData."""
+        self._check_kept(publish, offsets[0])
+        on_disk, cached = list[Item](), list[tuple[Item, memoryview]]()
+        for item in published_items(publish.header, publish.payload, *offsets):
+            bytes_max -= HEADER_SIZE + item.length
+            if bytes_max < 0 and (on_disk or cached):
+                break
+            staged = self._tail.entry(item.entry_index)
+            if staged is None:
+                on_disk.append(item)
+            elif problem := misfit(item, staged.header):
+                raise CorruptData(f"entry {item.entry_index}: {problem}", index=item.entry_index)
+            else:
+                cached.append((item, memoryview(staged.payload)[STAGED_HEAD_SIZE:]))
+        return PublishedRun(publish.header, self._staged_runs(on_disk), cached)
+
+    def _check_kept(self, publish: Entry, offset: int) -> None:
+        """Raises OffsetOutOfRange if the batch with the record at `offset` is below the first entry.
+
+        A replica that was filled from a snapshot begins with a later entry than others, and removed segments are gone:
+        in both cases the records are below the partition's log start, at the latest when all is applied.
+        """
+        first_index = self._segments.first.first_index
+        items = PublishedItems(publish.payload)
+        gone = bisect_left(items, first_index, key=lambda item: item.entry_index)
+        start = publish.header.base_offset + items[gone].first if gone < len(items) else publish.header.next_offset
+        if gone and offset < start:
+            raise OffsetOutOfRange(
+                f"offset {offset} was published from before the log's first entry, {first_index}", log_start=start
+            )
+
+    def _staged_runs(self, items: Sequence[Item]) -> list[StagedRun]:
+        """Where the batches lie, segment by segment."""
+        runs: list[StagedRun] = []
+        at = 0
+        while at < len(items):
+            segment = self._segments.of_index(items[at].entry_index)
+            end = at + 1
+            while end < len(items) and items[end].entry_index <= segment.last_index:
+                end += 1
+            sparse = segment.sparse
+            first, last = (sparse.row_of_index(items[n].entry_index) for n in (at, end - 1))
+            rows = zip(sparse.indexes[first : last + 1], sparse.positions[first : last + 1], strict=True)
+            runs.append(StagedRun(segment.path, [Row(*row) for row in rows], items[at:end]))
+            at = end
+        return runs
 
     # Where entries lie
 

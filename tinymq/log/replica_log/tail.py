@@ -6,8 +6,12 @@ All tails of a broker share one bound (tail_budget.py). The cost of an entry is 
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 
+from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER_SIZE, Entry, Kind, NewEntry, make_entry
+from tinymq.format.made_frames import made_head, misfit, published_items
+from tinymq.format.transactional import STAGED_HEAD_SIZE
 from tinymq.log.replica_log.tail_budget import TailBudget
 
 ENTRY_OBJECT_BYTES = 640  # memory of an entry besides its payload: header, head, numbers (560 measured, plus the head)
@@ -72,27 +76,60 @@ class Tail:
         return entries[item:end]
 
     def frames(self, offset: int, end_offset: int, bytes_max: int) -> bytes | None:
-        """Whole frames with records. The first one holds `offset`; None if that one is not in memory."""
+        """Whole frames with records. The first one holds `offset`; None if that one is not in memory, as when its
+        PUBLISH entry is, and its batch is not."""
         entries = self._entries
-        # An entry without records has the base offset of the next one. So the last entry whose base offset is not above
-        # `offset` holds it, unless that is past the end.
-        item = bisect_right(entries, offset, lo=self._skip, key=_base_offset) - 1
+        item = self._place_of(offset)
         if item < self._skip:
             return None
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         for i in range(item, len(entries)):
             entry = entries[i]
             header = entry.header
             if header.base_offset >= end_offset:
                 break
             if header.kind != Kind.DATA or header.next_offset <= offset:
+                if header.kind == Kind.PUBLISH and header.next_offset > offset:
+                    bytes_max = self._add_published(entry, (offset, end_offset), bytes_max, parts)
+                    if bytes_max < 0:
+                        break
                 continue
             bytes_max -= header.length + HEADER_SIZE
             if bytes_max < 0 and parts:
                 break
             parts.append(entry.head)
             parts.append(entry.payload)
-        return b"".join(parts)
+        return b"".join(parts) if parts else None
+
+    def publish_at(self, offset: int) -> Entry | None:
+        """The PUBLISH entry that has the record at `offset`; None if another entry has it, or one that is not in
+        memory."""
+        item = self._place_of(offset)
+        if item < self._skip or self._entries[item].header.kind != Kind.PUBLISH:
+            return None
+        return self._entries[item]
+
+    def _place_of(self, offset: int) -> int:
+        """The place of the entry that holds `offset`, unless that is past the end; below `_skip` if it is not in
+        memory."""
+        # An entry without records has the base offset of the next one. So the last entry whose base offset is not above
+        # `offset` holds it.
+        return bisect_right(self._entries, offset, lo=self._skip, key=_base_offset) - 1
+
+    def _add_published(
+        self, publish: Entry, offsets: tuple[int, int], bytes_max: int, parts: list[bytes | memoryview]
+    ) -> int:
+        """Add the batches of a PUBLISH entry to `parts`. Returns how many bytes may follow; below 0: the frames end
+        here."""
+        with suppress(CorruptData):  # reported when the frames are read by another way
+            for item in published_items(publish.header, publish.payload, *offsets):
+                bytes_max -= item.length + HEADER_SIZE
+                staged = self.entry(item.entry_index)
+                if staged is None or misfit(item, staged.header) or (bytes_max < 0 and parts):
+                    return -1
+                parts += made_head(publish.header, item), memoryview(staged.payload)[STAGED_HEAD_SIZE:]
+            return bytes_max
+        return -1
 
     def cut_from(self, index: int) -> None:
         """Forget the entries from `index` on, which are truncated."""

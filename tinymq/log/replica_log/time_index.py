@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
-from tinymq.format.entry import Entry, Kind
+from tinymq.format.entry import Entry, EntryHeader, Kind
+from tinymq.format.transactional import Item
 from tinymq.log.replica_log.reader import LogReader
 from tinymq.log.replica_log.segment_list import SegmentList
 from tinymq.log.segment.index import NO_TIMESTAMP
@@ -15,7 +16,7 @@ SCAN_BYTES = 512 * 1024  # read at a time when looking for a timestamp
 
 class TimeIndex:
     """Finds entries by time: first the segment by its greatest timestamp, then a row of its sparse index, then the
-    entry."""
+    entry, and in a PUBLISH entry the batch."""
 
     def __init__(self, segments: SegmentList, reader: LogReader) -> None:
         self._segments = segments
@@ -34,8 +35,20 @@ class TimeIndex:
                 row = max(segment.sparse.row_of_time(timestamp_us), segment.sparse.row_of_offset(start_offset))
                 async for entry in self._data(segment.sparse.indexes[row], min(end_offset, segment.next_offset)):
                     if entry.header.max_timestamp_us >= timestamp_us and entry.header.next_offset > start_offset:
-                        return entry
+                        found = await self._batch_of_time(entry, timestamp_us, end_offset, start_offset)
+                        if found is not None:
+                            return found
         return None
+
+    async def _batch_of_time(self, entry: Entry, timestamp_us: int, end_offset: int, start_offset: int) -> Entry | None:
+        """The entry itself, or the first such batch of a PUBLISH entry, as the entry that readers get."""
+        if entry.header.kind == Kind.DATA:
+            return entry
+        within = _between(entry.header, start_offset, end_offset)
+        item = await self._reader.of_items(
+            entry, lambda items: next((i for i in items if i.max_timestamp_us >= timestamp_us and within(i)), None)
+        )
+        return None if item is None else await self._reader.published_entry(entry, item)
 
     async def entry_of_max_timestamp(self, end_offset: int, start_offset: int = 0) -> Entry | None:
         """The first entry with the greatest record timestamp of all entries that begin below `end_offset` and end above
@@ -68,10 +81,18 @@ class TimeIndex:
             greatest = segment.sparse.timestamps[row]
         async for entry in self._data(segment.sparse.indexes[row], end_offset):
             if entry.header.next_offset > start_offset:
-                greatest = max(greatest, entry.header.max_timestamp_us)
+                greatest = max(greatest, await self._greatest_of(entry, start_offset, end_offset))
                 if greatest == segment.max_timestamp_us:
                     break
         return greatest
+
+    async def _greatest_of(self, entry: Entry, start_offset: int, end_offset: int) -> int:
+        """The greatest record timestamp of the entry's batches that lie between two offsets, also in part."""
+        header = entry.header
+        if header.kind == Kind.DATA or (header.base_offset >= start_offset and header.next_offset <= end_offset):
+            return header.max_timestamp_us
+        within = _between(header, start_offset, end_offset)
+        return await self._reader.of_items(entry, lambda items: max(i.max_timestamp_us for i in items if within(i)))
 
     async def _data(self, index: int, end_offset: int) -> AsyncIterator[Entry]:
         """Entries with records from `index` on that begin below `end_offset`."""
@@ -80,6 +101,12 @@ class TimeIndex:
             for entry in entries:
                 if entry.header.base_offset >= end_offset:
                     return
-                if entry.header.kind == Kind.DATA:
+                if entry.header.record_count:
                     yield entry
             index = entries[-1].index + 1
+
+
+def _between(publish: EntryHeader, start_offset: int, end_offset: int) -> Callable[[Item], bool]:
+    """Whether the batch of an item begins below `end_offset` and ends above `start_offset`."""
+    base = publish.base_offset
+    return lambda item: base + item.first < end_offset and base + item.first + item.record_count > start_offset
