@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tinymq.base.clock import Clock
 from tinymq.base.config import BrokerConfig
@@ -19,7 +20,6 @@ from tinymq.base.types import METADATA_GROUP, PartitionId
 from tinymq.broker.cluster.feature_level import FeatureLevelControl, announced_level
 from tinymq.broker.cluster.registration import Registration
 from tinymq.broker.coordinator.coordinator import Coordinator
-from tinymq.broker.coordinator.led_replicas import CONFIRM_S
 from tinymq.broker.coordinator.standing_questions import StandingQuestions
 from tinymq.broker.coordinator.transaction_calls import LedPartition, TransactionCalls
 from tinymq.broker.coordinator.transaction_coordinator import TransactionCoordinator
@@ -38,9 +38,7 @@ from tinymq.broker.replicas.quorum_watch import QuorumWatch
 from tinymq.broker.replicas.replica_host import ReplicaHost
 from tinymq.broker.replicas.retention_timer import Retained, RetentionTimer
 from tinymq.broker.serve.broker import Broker, BrokerEnv, LossCounts
-from tinymq.broker.serve.messages import prove_leading
 from tinymq.broker.serve.offsets import find_offset
-from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.work.unary_worker import UnaryWorkers
 from tinymq.broker.work.workers import Workers
 from tinymq.format.entry import Entry
@@ -267,6 +265,7 @@ class MetadataMember:
         partition = Partition(
             f"{queue.topic}/{queue.partition}", self._deadlines, soon, self.broker.address_of,
             limits=self.broker.limits, totals=self.broker.delayed_totals, staged_totals=self.broker.staged_totals,
+            ask_coordinator=partial(self._standings.ask, PartitionId(queue.topic_id, queue.partition)),
         )  # fmt: skip
         partition.delays.late_us = lambda late_us: self._env.meter.published(late_us / 1e6)
         partition.group_gate.expected = lambda: self._keeper.expected(queue.topic)
@@ -285,7 +284,7 @@ class MetadataMember:
 
     def _led_transactions(self, place: PartitionId) -> LedPartition | None:
         partition = self._replica_host.get(place.topic_id, place.partition)
-        return None if partition is None else NothingStaged(partition)
+        return None if partition is None else partition.transactions
 
     def _retained(self) -> Iterable[Retained]:
         return (*self._replica_host.partitions.values(), *self._replica_host.internal.values())
@@ -296,17 +295,3 @@ class MetadataMember:
     def _leads_metadata(self) -> bool:
         metadata = self._env.host.groups.get(METADATA_GROUP)
         return metadata is not None and metadata.is_leader
-
-
-class NothingStaged:
-    """A partition, as its leader answers coordinators of transactions: this build stages no batches."""
-
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-
-    async def held(self, transaction: TransactionId) -> int:
-        await prove_leading(self._partition, CONFIRM_S)
-        return 0
-
-    async def end(self, transaction: TransactionId, *, publish: bool) -> None:
-        await prove_leading(self._partition, CONFIRM_S)

@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import grpc
-import pytest
-
 from tests.fakes.raw_client import Raw
+from tests.fakes.transactional_programs import WAIT_S, Program, made, refused
 from tinymq.base.errors import (
     Fenced,
     InvalidName,
     InvalidRequest,
     NotFound,
     NotLeader,
-    NotReady,
     OutcomeUnknown,
-    TinymqError,
     TransactionAborted,
     UnknownPartition,
 )
@@ -27,92 +23,6 @@ from tinymq.proto.errors import from_wire
 from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]
-
-WAIT_S = 60.0
-REPEATS = 3  # after the leader of an id's coordinator has changed
-
-
-class Program:
-    """A program with a transactional id, which follows the coordinator. Any broker is asked first."""
-
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster, self.name = cluster, name
-        self.owner = pb.RegisterOwnerReply()
-        self.now = pb.TransactionRef()
-        self.address = cluster.address(min(cluster.brokers))
-
-    async def ask(self, method: str, request: Any) -> Any:
-        """The answer of the coordinator. Raises its error, and OutcomeUnknown if it comes again and again."""
-        unknown = 0
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                try:
-                    async with Raw(self.address) as raw:
-                        reply = await getattr(raw.transactions, method)(request, timeout=WAIT_S)
-                    error = from_wire(reply.error) if reply.HasField("error") else None
-                except grpc.aio.AioRpcError as failure:
-                    error = OutcomeUnknown(f"no broker there: {failure.code()}")
-                unknown += isinstance(error, OutcomeUnknown)
-                if not isinstance(error, NotLeader | NotReady | OutcomeUnknown) or unknown > REPEATS:
-                    break
-                known = [self.cluster.address(broker_id) for broker_id in self.cluster.brokers]
-                leader = error.detail.get("leader_address")
-                self.address = leader if leader in known else known[0]
-                await asyncio.sleep(0.01)
-        if error is not None:
-            raise error
-        return reply
-
-    async def register(self) -> pb.RegisterOwnerReply:
-        self.owner = await self.ask("RegisterOwner", pb.RegisterOwnerRequest(transactional_id=self.name))
-        return self.owner
-
-    async def begin(self, timeout_ms: int = 60_000) -> pb.TransactionRef:
-        request = pb.BeginTransactionRequest(
-            transactional_id=self.name, producer_id=self.owner.producer_id, epoch=self.owner.epoch,
-            timeout_ms=timeout_ms,
-        )  # fmt: skip
-        self.now = (await self.ask("BeginTransaction", request)).transaction
-        return self.now
-
-    async def add(self, topic_id: bytes, *partitions: int) -> None:
-        request = pb.AddPartitionsRequest(
-            transactional_id=self.name, transaction=self.now,
-            partitions=[pb.TransactionPartition(topic_id=topic_id, partition=n) for n in partitions],
-        )  # fmt: skip
-        await self.ask("AddPartitions", request)
-
-    async def commit(self, counts: dict[tuple[bytes, int], int], *, visible: bool = True) -> bool:
-        request = pb.CommitTransactionRequest(
-            transactional_id=self.name, transaction=self.now, visible=visible, timeout_ms=10_000,
-            partitions=[
-                pb.TransactionPartition(topic_id=topic_id, partition=partition, batches=count)
-                for (topic_id, partition), count in counts.items()
-            ],
-        )  # fmt: skip
-        return bool((await self.ask("CommitTransaction", request)).visible)
-
-    async def abort(self, *, owned: bool = True) -> None:
-        request = pb.AbortTransactionRequest(transactional_id=self.name, transaction=self.now if owned else None)
-        await self.ask("AbortTransaction", request)
-
-    async def info(self) -> pb.TransactionalIdInfo | None:
-        request = pb.ListTransactionalIdsRequest(transactional_id=self.name)
-        ids = (await self.ask("ListTransactionalIds", request)).ids
-        return ids[0] if ids else None
-
-
-async def made(cluster: Cluster, name: str, partitions: int = 2) -> bytes:
-    """A new topic's id, once its partitions have leaders."""
-    async with Raw(cluster.address(min(cluster.brokers))) as raw:
-        topic = await raw.create(name, partitions)
-    for partition in range(partitions):
-        await asyncio.to_thread(cluster.wait_leader, name, partition)
-    return topic.topic_id
-
-
-def refused(kind: type[TinymqError]) -> Any:
-    return pytest.raises(kind)
 
 
 def test_an_owner_registers_begins_and_commits_nothing(tinymq_cluster: Cluster) -> None:

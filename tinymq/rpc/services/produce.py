@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from tinymq.access.stream_guard import StreamGuard
 from tinymq.base.config import Limits
-from tinymq.base.errors import Closed, InvalidRequest, TinymqError, UnsupportedVersion
+from tinymq.base.errors import Closed, InvalidRequest, TinymqError
 from tinymq.broker.delayed.bounds import Due
 from tinymq.broker.partition.admission import admit, cost_of, declare, is_heavy
 from tinymq.broker.partition.partition import Acks, Partition, Produced
@@ -26,6 +26,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.reply_stream import start_writer
+from tinymq.rpc.services.staged_batches import StagingWait, parse_staged
 
 RESULTS_MAX = 2000  # results in one reply: well below the size of a message, errors included
 TIMEOUT_S_MAX = 3600.0
@@ -187,8 +188,10 @@ class ProduceStream:
             done = partial(self._done, taken)
             crc, message_id, due = batch.payload_crc, batch.message_id, _due(batch)
             if batch.HasField("transaction"):
-                raise UnsupportedVersion("this build of tinymq stores no batches of transactions")
-            partition.produce(checked, payload, crc, acks, timeout_s, done, message_id=message_id, due=due)
+                staged = parse_staged(batch, checked, acks)
+                StagingWait(partition, staged, checked, payload, crc, done).begin(broker.deadlines, timeout_s)
+            else:
+                partition.produce(checked, payload, crc, acks, timeout_s, done, message_id=message_id, due=due)
         except TinymqError:
             if acks is not Acks.NONE:
                 self._answered(size)
