@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fakes.batches import payload
 from tests.log.opened import settle, with_log
+from tests.log.published import publish, stage
 from tests.log.values import append
-from tinymq.format.entry import Entry
+from tinymq.format.entry import Entry, Kind
 from tinymq.log import Log, Store
 from tinymq_chaos.checkers.common import replica_reader
-from tinymq_chaos.checkers.common.replica_reader import ReplicaReader
+from tinymq_chaos.checkers.common.replica_reader import GONE, ReplicaReader
 from tinymq_chaos.history import StoredEntry
 
 
@@ -45,3 +47,28 @@ def test_entries_removed_during_a_read_are_not_missed(monkeypatch: pytest.Monkey
         assert [entry.index for entry in found] == list(range(log.first_index, log.last_index))
 
     with_log(body, segment_bytes=1500)
+
+
+def test_records_of_transactions_are_found_where_they_are_published() -> None:
+    """A replica that has not all batches any more learns the others from a replica that was read before."""
+
+    async def body(store: Store, log: Log) -> None:
+        staged = [
+            (stage(log, payload(records, value=b"%d" % number)), records) for number, records in enumerate((2, 3))
+        ]
+        published = publish(log, staged)
+        append(log, 20, kind=Kind.NOOP)
+        await settle(store, log)
+        reader = ReplicaReader()
+        whole = (await reader.stored(log, log.last_index))[published.index - 1]
+        assert (whole.base_offset, len(whole.records), len(whole.timestamps)) == (0, 5, 5)
+        assert GONE not in whole.records
+        log.remove_before(published.index)
+        assert staged[0][0].index < log.first_index <= published.index
+        again = [e for e in await reader.stored(log, log.last_index) if e.index == published.index]
+        assert again == [whole]
+        (alone,) = [e for e in await ReplicaReader().stored(log, log.last_index) if e.index == published.index]
+        assert alone.records == (GONE,) * 5
+        assert alone.end_offset == 5
+
+    with_log(body, segment_bytes=600)

@@ -189,6 +189,15 @@ def test_a_made_frame_stands_for_a_data_entry_in_the_place_of_its_records() -> N
     assert not knows_entry(Kind.DATA, MADE_VERSION), "it is sent to readers, and never stored"
 
 
+def test_a_made_header_has_the_bytes_that_were_written_down() -> None:
+    new = NewEntry(Kind.PUBLISH, pack_publish(NAME, ITEMS), 8, 120)
+    publish = make_entry(new, index=50, term=4, prev_crc=77, base_offset=1000, append_time_us=9)
+    assert made_head(publish.header, ITEMS[2]).hex() == (
+        "8cf1334b02000000000000004600000003030000320000000000000004000000"
+        "00000000eb030000000000000500000009000000000000007800000000000000"
+    )
+
+
 def test_a_client_reads_made_frames_as_any_others() -> None:
     _, frames = published_frames([2, 1])
     chunks: list[Any] = list(records.read_chunks(0, memoryview(frames), 1000, None, Limits()))

@@ -222,7 +222,7 @@ def _entry_of(log: Log, index: int) -> Entry | None:
 
 def _numbered(entry: Entry) -> bytes | None:
     """The batch of an entry that uses up its producer's numbers. A delayed batch does so where it is stored first."""
-    if entry.header.kind == Kind.STAGED:
+    if (entry.header.kind, entry.header.version) == (Kind.STAGED, ENTRY_VERSION):
         head, batch = unpack_staged(entry.payload)
         return None if head.schedule_id else batch
     return entry.payload if (entry.header.kind, entry.header.version) == (Kind.DATA, ENTRY_VERSION) else None
