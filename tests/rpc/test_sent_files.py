@@ -17,10 +17,12 @@ import pytest
 
 from tests.client.running import run
 from tests.fakes.raw_client import Raw
+from tests.fakes.transacted import transact
 from tests.rpc.server.test_stream_server import FETCH, port_of, welcomed
 from tinymq import Client
 from tinymq.base.config import Limits
 from tinymq.base.types import GroupId, TopicId
+from tinymq.broker.serve.messages import pack_record
 from tinymq.format.entry import iter_entries
 from tinymq.log.files.layout import SEGMENT, group_directory, in_group
 from tinymq.log.segment.reads import StoredFrames
@@ -88,16 +90,22 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return found
 
 
-def filled(cluster: Cluster, mq: Client, name: str) -> tuple[bytes, int, list[bytes]]:
-    """Create a topic with RECORDS frames of one record. Returns its id, a follower that has all of them, and their
-    values.
+def filled(cluster: Cluster, mq: Client, name: str, *, published: bool = False) -> tuple[bytes, int, list[bytes]]:
+    """Create a topic with RECORDS batches of one record, which are `published` by a transaction or plain. Returns its
+    id, a follower that has all of them, and their values.
     """
     topic_id = mq.admin.create_topic(name, partitions=1).topic_id
     values = [random.Random(f"{name}{n}").randbytes(VALUE_BYTES) for n in range(RECORDS)]
-    for value in values:
-        mq.send(name, value, partition=0)
     leader = cluster.wait_leader(name)
     follower = leader % 3 + 1
+    if published:
+        broker = cluster.brokers[leader].serving.broker
+        assert broker is not None
+        partition = broker.find(topic_id, 0)
+        cluster.run(transact(partition, [pack_record(None, value, (), 1) for value in values], 1))
+    else:
+        for value in values:
+            mq.send(name, value, partition=0)
 
     def shown() -> bool:
         broker = cluster.brokers[follower].serving.broker
@@ -108,8 +116,9 @@ def filled(cluster: Cluster, mq: Client, name: str) -> tuple[bytes, int, list[by
     return topic_id, follower, values
 
 
-def test_sent_bytes_equal_read_bytes(cluster: Cluster, mq: Client, sent: list[int]) -> None:
-    topic_id, follower, _ = filled(cluster, mq, "same")
+@pytest.mark.parametrize("published", [False, True])
+def test_sent_bytes_equal_read_bytes(cluster: Cluster, mq: Client, sent: list[int], published: bool) -> None:
+    topic_id, follower, _ = filled(cluster, mq, f"same{published}", published=published)
 
     async def main() -> None:
         async with welcomed(port_of(cluster, follower), FETCH) as stream, Raw(cluster.address(follower)) as raw:
@@ -153,17 +162,19 @@ def test_a_client_that_reads_no_answers_keeps_few_files_open(cluster: Cluster, m
     run(main())
 
 
+@pytest.mark.parametrize("published", [False, True])
 def test_a_replica_that_sends_damage_learns_of_it_and_is_repaired(
-    cluster: Cluster, mq: Client, sent: list[int]
+    cluster: Cluster, mq: Client, sent: list[int], published: bool
 ) -> None:
-    topic_id, follower, values = filled(cluster, mq, "damaged")
-    leader = cluster.wait_leader("damaged")
+    name = f"damaged{published}"
+    topic_id, follower, values = filled(cluster, mq, name, published=published)
+    leader = cluster.wait_leader(name)
     folder = cluster._config(follower).data_dir
     path = Path(folder, in_group(group_directory(GroupId(TopicId(topic_id), 0)), 1, SEGMENT))
     content = bytearray(path.read_bytes())
     content[content.index(values[20]) + 5] ^= 1
     path.write_bytes(content)
-    with mq.scan("damaged", 0, 0, RECORDS, replicas=((follower,), (leader,))) as scan:
+    with mq.scan(name, 0, 0, RECORDS, replicas=((follower,), (leader,))) as scan:
         got = [value.as_py() for batch in scan for value in batch.column("value")]
     assert got == values
     assert sent, "the broker has not read the frame"
@@ -174,7 +185,7 @@ def test_a_replica_that_sends_damage_learns_of_it_and_is_repaired(
         return group.role is Role.FOLLOWER and group.commit_index == group.log.last_index
 
     cluster.wait_until(whole)
-    with mq.scan("damaged", 0, 0, RECORDS, replicas=((follower,),)) as scan:
+    with mq.scan(name, 0, 0, RECORDS, replicas=((follower,),)) as scan:
         assert [value.as_py() for batch in scan for value in batch.column("value")] == values
 
 
