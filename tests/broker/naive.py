@@ -10,8 +10,19 @@ from typing import NamedTuple
 
 from tinymq.base.topic_config import TopicConfig
 from tinymq.broker.state.outcome import CommandOutcome
+from tinymq.broker.state.staged import Waiting
+from tinymq.format.batch import parse_batch_header
 from tinymq.format.entry import Entry, Kind
+from tinymq.format.transactional import PublishedItems, TransactionName, unpack_discard, unpack_transactional
 from tinymq.proto import partition_pb2 as pb
+
+
+class Staged(NamedTuple):
+    """A batch of a transaction, without offsets."""
+
+    index: int
+    count: int
+    size: int
 
 
 class Batch(NamedTuple):
@@ -60,6 +71,8 @@ class Naive:
         self.holds: dict[bytes, tuple[int, int]] = {}  # (offset, until)
         self.numbers = 0
         self.answers: dict[int, list[Result]] = {}  # by index
+        self.staged: dict[TransactionName, list[Staged]] = {}
+        self.published: list[tuple[int, int]] = []  # (lowest index of their entries, offset behind the records)
         for entry in entries:
             self.add(entry)
 
@@ -79,6 +92,17 @@ class Naive:
         return self.bytes_from(self.start)
 
     @property
+    def waiting(self) -> Waiting:
+        some = [each for staged in self.staged.values() for each in staged]
+        return Waiting(len(some), sum(each.count for each in some), sum(each.size for each in some))
+
+    @property
+    def kept_from(self) -> int | None:
+        """The lowest entry that has a batch without offsets, or one of a PUBLISH entry with a kept record."""
+        indexes = [each.index for staged in self.staged.values() for each in staged]
+        return min([*indexes, *(lowest for lowest, end in self.published if end > self.start)], default=None)
+
+    @property
     def read_by_all(self) -> int:
         """The lowest position of a channel."""
         return min((channel.position for channel in self.channels.values()), default=0)
@@ -91,9 +115,28 @@ class Naive:
         self.now_us = header.append_time_us
         if header.kind == Kind.DATA:
             self.batches.append(Batch(header.base_offset, header.record_count, header.length, header.append_time_us))
+        if header.kind in (Kind.STAGED, Kind.DISCARD, Kind.PUBLISH):
+            self.transact(entry)
         if header.kind == Kind.COMMAND:
             commands = pb.Commands.FromString(entry.payload).commands
             self.answers[entry.index] = [self.do(command) for command in commands]
+
+    def transact(self, entry: Entry) -> None:
+        """A batch of a transaction, or the end of one. What an end ends is known from the log before it."""
+        header = entry.header
+        if header.kind == Kind.STAGED:
+            head, batch = unpack_transactional(entry.payload)
+            name = TransactionName(head.producer_id, head.number, head.epoch)
+            staged = Staged(entry.index, parse_batch_header(batch).record_count, len(batch))
+            self.staged.setdefault(name, []).append(staged)
+        elif header.kind == Kind.DISCARD:
+            del self.staged[unpack_discard(entry.payload)]
+        else:
+            ended = self.staged.pop(PublishedItems(entry.payload).name)
+            for staged in ended:
+                self.batches.append(Batch(self.end, staged.count, staged.size, header.append_time_us))
+            assert self.end == header.next_offset
+            self.published.append((ended[0].index, self.end))
 
     def do(self, command: pb.Command) -> Result:
         name = command.WhichOneof("command")
@@ -201,11 +244,12 @@ class Naive:
         return max(self.start, start if held is None else min(start, held))
 
     def fits(self, config: TopicConfig, start: int, count: int, size: int) -> bool:
-        """Do `count` more records of `size` bytes fit if the log starts at `start`?"""
+        """Do `count` more records of `size` bytes fit if the log starts at `start`? What is staged has its room."""
+        count, size = count + self.waiting.records, size + self.waiting.bytes
         if config.max_records is not None and self.end + count - start > config.max_records:
             return False
         return config.max_bytes is None or self.bytes_from(start) + size <= config.max_bytes
 
-    def needed(self, config: TopicConfig, count: int, size: int) -> int:
-        """Return the log start that makes space for such a batch."""
-        return next(s for s in range(self.start, self.end + 1) if self.fits(config, s, count, size))
+    def needed(self, config: TopicConfig, count: int, size: int) -> int | None:
+        """Return the log start that makes space for such a batch; None: staged batches leave too little."""
+        return next((s for s in range(self.start, self.end + 1) if self.fits(config, s, count, size)), None)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from tests.fakes.batches import payload
+from tests.fakes.batches import TIME_US, payload
 from tests.fakes.raft_group import NOW_US
 from tinymq.base.types import GroupId, TopicId
+from tinymq.broker.state.staged import StagedEntry, TransactionId
 from tinymq.broker.state.state import PartitionState
-from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
+from tinymq.format.entry import Entry, Kind, NewEntry, crc32c, make_entry
+from tinymq.format.transactional import (
+    TRANSACTIONAL_VERSION,
+    TransactionalHead,
+    TransactionName,
+    items_of,
+    pack_discard,
+    pack_publish,
+    pack_transactional,
+)
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.membership import Membership, Replica, pack_membership
 from tinymq.raft.rules.noop import NoopNote, pack_noop
@@ -76,8 +86,12 @@ def takes_over(term: int, generation: int, offset: int = 0) -> Entry:
     )
 
 
+def name_of(transaction: TransactionId) -> TransactionName:
+    return TransactionName(transaction.producer_id, transaction.number, transaction.epoch)
+
+
 class Applied:
-    """A state, and the entries that led to it: batches of plain records, and commands."""
+    """A state, and the entries that led to it: batches of plain records and of transactions, and commands."""
 
     def __init__(self) -> None:
         self.state = PartitionState()
@@ -98,6 +112,30 @@ class Applied:
     def noop(self, known: bool = True, jump_us: int = 0, later_us: int = 1) -> None:
         """A leader starts its term with or without the cluster's time, or learns it."""
         self._apply(Kind.NOOP, pack_noop(NoopNote(known, jump_us)), 0, later_us)
+
+    def stage(
+        self, transaction: TransactionId, number: int = 0, count: int = 1, *, writer: int = 0, coordinator: int = 0,
+        later_us: int = 1, time_us: int = TIME_US,
+    ) -> StagedEntry:  # fmt: skip
+        """A batch of a transaction."""
+        head = TransactionalHead(*name_of(transaction), coordinator, writer, number, time_us + count - 1)
+        batch = payload(count, time_us=time_us)
+        data = pack_transactional(head, batch)
+        index = self._apply(Kind.STAGED, data, 0, later_us, TRANSACTIONAL_VERSION)[0].index
+        return StagedEntry(index, count, len(batch), head.max_timestamp_us, crc32c(batch))
+
+    def publish(self, transaction: TransactionId, later_us: int = 1) -> Entry:
+        staged = self.state.staged.get(transaction)
+        assert staged is not None
+        data = pack_publish(name_of(transaction), items_of(staged.entries))
+        return self._apply(Kind.PUBLISH, data, staged.records, later_us)[0]
+
+    def discard(self, transaction: TransactionId) -> Entry:
+        return self._apply(Kind.DISCARD, pack_discard(name_of(transaction)), 0, 1, TRANSACTIONAL_VERSION)[0]
+
+    def add(self, kind: Kind, data: bytes, count: int = 0, version: int = 1) -> Entry:
+        """Any other entry."""
+        return self._apply(kind, data, count, 1, version)[0]
 
     def _apply(self, kind: Kind, data: bytes, count: int, later_us: int, version: int = 1) -> tuple[Entry, list]:  # type: ignore[type-arg]
         self.now_us += later_us

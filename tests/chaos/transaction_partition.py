@@ -85,7 +85,7 @@ class PartitionModel:
         ended = self.staged.end(item.transaction)
         if item.publish and ended:
             batches = {index: each.batch for index, each in enumerate(self.log, 1)}
-            self.visible += [batch for entry in ended if (batch := batches[entry.entry_index]) is not None]
+            self.visible += [batch for entry in ended.entries if (batch := batches[entry.entry_index]) is not None]
             self.world.published(self, item.transaction)
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.broker import values
-from tests.broker.values import Applied
+from tests.broker.values import Applied, moves
 from tests.fakes.batches import payload
 from tests.fuzz import disks, reseal
 from tests.fuzz.driver import Target
@@ -20,6 +20,7 @@ from tests.registry.records import broker
 from tinymq.base.errors import CorruptData
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.state.outcome import CommandOutcome
+from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.state.state import PartitionState
 from tinymq.cli.verbs.log import describe
 from tinymq.format.delayed import (
@@ -194,7 +195,7 @@ def partition_states() -> list[bytes]:
             data = payload(2, producer=1 + n % producers, epoch=1, sequence=2 * n) if producers else payload(2)
             state.apply(_appended(1 + n, 2 * n, data))
         made.append(state.dump())
-    return [*made, commanded().state.dump(), delayed().dump()]
+    return [*made, commanded().state.dump(), delayed().dump(), transacted().state.dump()]
 
 
 def delayed() -> PartitionState:
@@ -203,6 +204,17 @@ def delayed() -> PartitionState:
     for entry in delayed_entries()[:2]:
         apply_delayed_entry(state, entry)
     return state
+
+
+def transacted() -> Applied:
+    """With a transaction that is open, and another one whose records are not all below the log start."""
+    applied, one, other = Applied(), TransactionId(7, 0, 1), TransactionId(8, 1, 2)
+    for number in range(3):
+        applied.stage(one, number, 2)
+        applied.stage(other, number, 1, writer=number, coordinator=1)
+    applied.publish(one)
+    applied.run(moves(3))
+    return applied
 
 
 def delayed_entries() -> list[bytes]:

@@ -43,7 +43,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from tinymq.base.errors import CorruptData
@@ -58,7 +57,6 @@ Buffer = TypeVar("Buffer", bytes, memoryview)
 _STAGED = struct.Struct("<QQIIIIq")
 _END = struct.Struct("<QQII")
 _ITEM = struct.Struct("<QQqIII")
-_NUMBER_MAX = (1 << 63) - 1  # indexes and offsets stay below 2^63
 STAGED_HEAD_SIZE, END_SIZE, ITEM_SIZE = _STAGED.size, _END.size, _ITEM.size
 assert (STAGED_HEAD_SIZE, END_SIZE, ITEM_SIZE) == (40, 24, 36)
 
@@ -171,7 +169,7 @@ class PublishedItems(Sequence[Item]):
         return Item(*_ITEM.unpack_from(self._payload, END_SIZE + number * ITEM_SIZE))
 
     def __iter__(self) -> Iterator[Item]:
-        return (Item(*fields) for fields in _ITEM.iter_unpack(self._payload[END_SIZE:]))
+        return map(Item._make, _ITEM.iter_unpack(self._payload[END_SIZE:]))
 
     @property
     def record_count(self) -> int:
@@ -183,16 +181,15 @@ class PublishedItems(Sequence[Item]):
         """The number of the item with this record of the entry, which has more than `record` records."""
         return bisect_right(self, record, key=lambda item: item.first) - 1
 
-    def check(self, entry_index: int, record_count: int) -> None:
-        """Raises CorruptData unless the items are those that a leader can append at `entry_index`.
+    def check(self, index: int, record_count: int) -> None:
+        """Raises CorruptData unless the items are those that a leader can append at `index`.
 
         They name earlier entries in rising order, each with records, and have `record_count` records without a gap.
         """
-        items = list(self)
-        rising = all(before.entry_index < after.entry_index for before, after in pairwise(items))
-        dense = all(before.first + before.record_count == after.first for before, after in pairwise(items))
-        whole = not items[0].first and self.record_count == record_count <= _NUMBER_MAX
-        filled = all(item.record_count and item.length for item in items)
-        earlier = items[0].entry_index > 0 and items[-1].entry_index < entry_index
-        if not (rising and dense and whole and filled and earlier):
-            raise CorruptData("the items of a PUBLISH entry contradict each other", index=entry_index)
+        before, first = 0, 0
+        for entry_index, item_first, _, item_records, length, _ in _ITEM.iter_unpack(self._payload[END_SIZE:]):
+            if not (before < entry_index < index and item_first == first and item_records and length):
+                raise CorruptData("the items of a PUBLISH entry contradict each other", index=index)
+            before, first = entry_index, first + item_records
+        if first != record_count:
+            raise CorruptData("the items of a PUBLISH entry contradict each other", index=index)

@@ -1,4 +1,4 @@
-"""Mutants of the broker above its logs: partitions, duplicates, delayed batches, the registry, and reads."""
+"""Mutants of the broker above its logs: partitions, duplicates, staged batches, the registry, and reads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.partition.pending_acks import PendingAcks
 from tinymq.broker.partition.staged.delays import Delays
 from tinymq.broker.partition.staged.publisher import Publisher
+from tinymq.broker.partition.staged.term_log import TermLog
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state import producers
 from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches
+from tinymq.broker.state.published import PublishedEntries
+from tinymq.broker.state.staged import NOTHING, StagedEntry, StagedTransactions, TransactionId
 from tinymq.broker.state.state import PartitionState
+from tinymq.broker.transactions.staging import Staging
 from tinymq.format.delayed import StagedHead
 from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.raft import Group
@@ -254,3 +258,89 @@ def what_was_read_is_published(p: Patches) -> None:
 @mutant("segments stay while batches in them wait", test=f"{DELAYS}mostly_empty_segments_let_go_of_what_waits_in_them")
 def segments_of_delayed_batches_go(p: Patches) -> None:
     p.replace(DelayedBatches.lowest_index, property(lambda self: None))
+
+
+# ---- transactions -----------------------------------------------------------------------------------------------
+
+STAGED = "tests/broker/state/test_staged.py::test_"
+TRANSACTIONS = "tests/broker/partition/test_transactions.py::test_"
+LED = "tests/broker/transactions/test_led_transactions.py::test_"
+
+
+@mutant("a published record counts once", test=f"{STAGED}records_count_when_they_are_published_and_not_before")
+@replaces(PartitionState.apply)
+def published_records_count_twice(real: Any, self: PartitionState, entry: Entry) -> Any:
+    before = self.record_bytes
+    outcomes = real(self, entry)
+    if entry.header.kind == Kind.PUBLISH:
+        self.record_bytes += self.record_bytes - before
+    return outcomes
+
+
+@mutant(
+    "a PUBLISH entry moves the high watermark", test=f"{TRANSACTIONS}readers_are_woken_when_a_transaction_is_published"
+)
+@replaces(PartitionState.apply)
+def published_records_stay_hidden(real: Any, self: PartitionState, entry: Entry) -> Any:
+    before = self.high_watermark
+    outcomes = real(self, entry)
+    if entry.header.kind == Kind.PUBLISH:
+        self.high_watermark = before
+    return outcomes
+
+
+@mutant("a discarded batch is gone", test=f"{TRANSACTIONS}a_discarded_transaction_leaves_nothing")
+@replaces(PartitionState.apply)
+def discards_are_ignored(real: Any, self: PartitionState, entry: Entry) -> Any:
+    staged = self.staged.dump()
+    outcomes = real(self, entry)
+    if entry.header.kind == Kind.DISCARD:
+        self.staged = StagedTransactions.load(staged, entry.index)
+    return outcomes
+
+
+@mutant("the snapshot restores what is staged", test=f"{STAGED}records_count_when_they_are_published_and_not_before")
+def staged_batches_are_forgotten(p: Patches) -> None:
+    real: Any = PartitionState.load
+
+    def load(self: PartitionState, data: bytes) -> None:
+        real(self, data)
+        self.staged = StagedTransactions()
+
+    p.replace(PartitionState.load, load)
+
+
+@mutant(
+    "segments stay while a transaction has batches in them",
+    test=f"{TRANSACTIONS}segments_stay_while_a_transaction_needs_them",
+)
+def segments_of_staged_batches_go(p: Patches) -> None:
+    p.replace(StagedTransactions.lowest_index, property(lambda self: None))
+
+
+@mutant(
+    "segments stay while they have published batches",
+    test=f"{TRANSACTIONS}segments_stay_while_a_transaction_needs_them",
+)
+def segments_of_published_batches_go(p: Patches) -> None:
+    p.replace(PublishedEntries.lowest_index, property(lambda self: None))
+
+
+@mutant("a staged batch has its room", test=f"{TRANSACTIONS}a_bounded_topic_gives_staged_records_their_room")
+def staged_batches_take_no_room(p: Patches) -> None:
+    p.replace(Staging.waiting, property(lambda self: NOTHING))
+
+
+@mutant("an end names all batches in the log", test=f"{LED}an_end_names_the_batches_that_are_not_applied_yet_too")
+@replaces(Staging.entries_of)
+def ends_name_what_is_applied(real: Any, self: Staging, transaction: TransactionId) -> Sequence[StagedEntry]:
+    return list(real(self, transaction))[: self.held(transaction)]
+
+
+@mutant(
+    "a leader counts and ends by what a majority confirms",
+    test=f"{TRANSACTIONS}a_leader_that_a_majority_does_not_confirm_neither_counts_nor_ends",
+)
+@replaces(TermLog.confirm)
+async def deposed_leaders_end_transactions(_: Any, self: TermLog) -> None:
+    return None

@@ -1,4 +1,4 @@
-"""Channels, holds, retention and capacity of a partition beside a naive replay of its log, in random lives.
+"""Channels, holds, transactions, retention and capacity of a partition beside a naive replay of its log: random lives.
 
 The replay (naive.py) computes everything from all entries, committed or not, so it shares no state with the code under
 test. Each decision of a leader before a batch is compared with the state of the whole log.
@@ -20,10 +20,11 @@ from tests.broker import values
 from tests.broker.naive import Naive, Result
 from tests.broker.partition.test_partition import Bench
 from tests.fakes.batches import checked, payload
-from tinymq.base.errors import BatchTooLarge, NotLeader, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.base.errors import BatchTooLarge, Closed, NotLeader, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.base.topic_config import OnFull, Retention, TopicConfig
 from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.state.outcome import CommandOutcome
+from tinymq.broker.state.staged import StagedBatch, TransactionId
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb
@@ -64,6 +65,8 @@ class CommandsLife(RuleBasedStateMachine):
         self.calls: list[Call] = []
         self.replays: dict[tuple[int, int], Naive] = {}
         self.said: list[pb.Command] = []  # commands of the call under construction
+        self.transactions = 0  # begun
+        self.staging: list[tuple[asyncio.Task[Any], int]] = []  # calls on transactions: the entry that each waits for
         self.partition.configure(topic)
 
     @property
@@ -124,12 +127,18 @@ class CommandsLife(RuleBasedStateMachine):
             if topic.on_full is OnFull.DROP_OLDEST:
                 self.check_held(before, before.needed(topic, count, size))
         else:
-            after = self.whole
-            assert after.fits(topic, after.start, 0, 0), "over the bound"
-            assert after.start == before.needed(topic, count, size), "more was dropped than necessary"
+            self.check_room(before, count, size)
 
-    def check_held(self, before: Naive, needed: int) -> None:
+    def check_room(self, before: Naive, count: int, size: int) -> None:
+        """A batch was appended, whose records have their room now."""
+        after, topic = self.whole, self.partition.config
+        assert after.fits(topic, after.start, 0, 0), "over the bound"
+        assert after.start == before.needed(topic, count, size), "more was dropped than necessary"
+
+    def check_held(self, before: Naive, needed: int | None) -> None:
         """A live or uncommitted hold lies below the records that had to go."""
+        if needed is None:
+            return
         now_us = self.bench.group.append_time_now_us()
         holds = [offset for offset, until_us in before.holds.values() if until_us > now_us]
         tail = self.entries[self.bench.group.applied :]
@@ -139,6 +148,62 @@ class CommandsLife(RuleBasedStateMachine):
                 holds += [c.hold.offset for c in said if c.HasField("hold")]
         live = [offset for offset, until_us in self.applied.holds.values() if until_us > now_us]
         assert min([*holds, *live], default=needed) < needed
+
+    # ---- transactions
+
+    @rule(count=st.integers(1, 4), place=st.integers(0, 2))
+    def stage(self, count: int, place: int) -> None:
+        """A batch of one of the open transactions, or of the next one."""
+        before, data, topic = self.whole, payload(count), self.partition.config
+        names = list(before.staged)
+        transaction = TransactionId(names[place].producer_id, 0, 1) if place < len(names) else self.next_transaction()
+        number = len(before.staged.get(values.name_of(transaction), ()))
+        batch = StagedBatch(transaction, 0, number)
+        task = self.loop.create_task(self.partition.transactions.stage(batch, 0, *checked(data)))
+        self.in_loop(lambda: None)
+        size = len(data)
+        if not task.done():
+            self.check_room(before, count, size)
+            self.staging.append((task, len(self.entries)))
+            return
+        refused = task.exception()
+        if isinstance(refused, BatchTooLarge):
+            assert not Naive().fits(topic, 0, count, size)
+        elif isinstance(refused, QuotaExceeded):
+            assert not before.fits(topic, self.applied.start, count, size)
+            if topic.on_full is OnFull.DROP_OLDEST:
+                self.check_held(before, before.needed(topic, count, size))
+        else:
+            assert isinstance(refused, NotLeader)
+            assert not self.leading
+
+    def next_transaction(self) -> TransactionId:
+        self.transactions += 1
+        return TransactionId(self.transactions, 0, 1)
+
+    @rule(place=st.integers(0, 2), publish=st.booleans())
+    def end(self, place: int, publish: bool) -> None:
+        before = self.whole
+        names = list(before.staged)
+        if place >= len(names):
+            return
+        transaction = TransactionId(names[place].producer_id, 0, 1)
+        task = self.loop.create_task(self.partition.transactions.end(transaction, publish=publish))
+        self.in_loop(lambda: None)
+        if not self.leading:
+            assert isinstance(task.exception(), NotLeader)
+            return
+        assert not task.done(), "nothing refuses a decision"
+        assert self.entries[-1].header.record_count == publish * sum(each.count for each in before.staged[names[place]])
+        self.staging.append((task, len(self.entries)))
+
+    def check_staging(self) -> None:
+        """A call is answered when its entry is applied, and not before."""
+        for task, index in self.staging[:]:
+            assert task.done() == (index <= self.bench.group.applied)
+            if task.done():
+                task.result()
+                self.staging.remove((task, index))
 
     # ---- commands with plausible arguments; alone or with others in one call
 
@@ -250,6 +315,7 @@ class CommandsLife(RuleBasedStateMachine):
         count = min(count, len(self.entries) - self.bench.group.applied)
         self.in_loop(lambda: self.bench.group.commit(count))
         self.answers()
+        self.check_staging()
 
     def answers(self) -> None:
         """Return the calls in the applied entries, in order, as the replay sees them."""
@@ -264,8 +330,10 @@ class CommandsLife(RuleBasedStateMachine):
     @precondition(lambda self: self.leading)
     @rule(keep=st.booleans())
     def lose(self, keep: bool) -> None:
-        self.bench.group.lose_leadership(keep_tail=keep)
+        self.in_loop(lambda: self.bench.group.lose_leadership(keep_tail=keep))
         self.leading = False
+        assert all(isinstance(task.exception(), OutcomeUnknown) for task, _ in self.staging)
+        self.staging.clear()
         for call in self.calls:
             assert [type(answer) for answer in call.answers] in ([OutcomeUnknown], [NotLeader])
         self.calls.clear()
@@ -273,7 +341,7 @@ class CommandsLife(RuleBasedStateMachine):
     @precondition(lambda self: not self.leading)
     @rule()
     def win(self) -> None:
-        self.bench.group.win()
+        self.in_loop(self.bench.group.win)
         self.leading = True
 
     @precondition(lambda self: not self.leading)
@@ -281,7 +349,7 @@ class CommandsLife(RuleBasedStateMachine):
     def start_again(self) -> None:
         """Restart from the last dump."""
         bench, before = self.bench, self.partition
-        bench.partition = Partition("t/0", bench.deadlines, lambda call: call(), {1: "h:1"}.get, PRODUCERS_MAX)
+        bench.partition = bench.make_partition(PRODUCERS_MAX)
         bench.partition.load(before.dump())
         bench.partition.attach(bench.group)
         bench.partition.configure(before.config)
@@ -296,6 +364,7 @@ class CommandsLife(RuleBasedStateMachine):
         state, naive = self.partition.state, self.applied
         assert (state.log_start, state.high_watermark) == (naive.start, naive.end)
         assert (state.kept_records, state.kept_bytes) == (naive.records, naive.bytes)
+        assert (state.staged.waiting, state.lowest_kept_index) == (naive.waiting, naive.kept_from)
         cursors = {name: (c.position, c.epoch, c.generation) for name, c in state.cursors.items()}
         assert cursors == {name: (c.position, c.epoch, c.generation) for name, c in naive.channels.items()}
         lowest = state.holds.lowest(naive.now_us)
@@ -313,6 +382,7 @@ class CommandsLife(RuleBasedStateMachine):
             assert copy.dump() == replica.dump()
             replica = copy
         assert replica.dump() == self.partition.dump()
+        self.in_loop(lambda: self.partition.close(Closed("over")))
         self.loop.close()
 
 
@@ -362,6 +432,8 @@ def test_many_commands_of_all_kinds(seed: int) -> None:
         (6, lambda: life.fill(rng.randint(1, 3), rng.randint(1, 4))),
         (2, lambda: life.produce(rng.randint(1, 3), rng.choice([b"v", b"v" * 700]), Acks.LEADER)),
         (9, lambda: life.commit(rng.randint(1, 6))),
+        (4, lambda: life.stage(rng.randint(1, 3), rng.randint(0, 2))),
+        (3, lambda: life.end(rng.randint(0, 2), rng.random() < 0.7)),
         (3, lambda: life.open(name(), epoch(), near(), together())),
         (6, lambda: life.move_on(name(), epoch(), near(), rng.choice([0, 0, 0, 1]), together())),
         (3, lambda: life.seek(name(), epoch(), near(), rng.random() < 0.5, number(), together())),

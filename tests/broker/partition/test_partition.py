@@ -20,6 +20,13 @@ from tinymq.base.errors import (
 )
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Acks, Partition, Produced
+from tinymq.broker.state.staged import TransactionId
+from tinymq.broker.transactions.rules import Standing
+
+
+async def always_open(transaction: TransactionId, coordinator: int) -> Standing:
+    """A coordinator whose transactions are all open."""
+    return Standing.OPEN
 
 
 class Bench:
@@ -28,10 +35,16 @@ class Bench:
     def __init__(self, producers_max: int = 100) -> None:
         self.clock = ManualClock()
         self.deadlines = Deadlines(self.clock)
-        self.partition = Partition("t/0", self.deadlines, lambda call: call(), {1: "h:1", 2: "h:2"}.get, producers_max)
+        self.partition = self.make_partition(producers_max)
         self.group = FakeGroup(self.partition)
         self.partition.attach(self.group)
         self.answers: list[Produced | TinymqError] = []
+
+    def make_partition(self, producers_max: int) -> Partition:
+        return Partition(
+            "t/0", self.deadlines, lambda call: call(), {1: "h:1", 2: "h:2"}.get, producers_max,
+            ask_coordinator=always_open,
+        )  # fmt: skip
 
     def send(self, count: int = 1, *, acks: Acks = Acks.QUORUM, timeout_s: float = 1.0, **header: int) -> None:
         self.partition.produce(*checked(payload(count, **header)), acks, timeout_s, self.answers.append)  # type: ignore[arg-type]

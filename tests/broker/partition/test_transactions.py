@@ -238,7 +238,7 @@ def test_producer_numbers_and_older_clusters_are_refused() -> None:
     run(scenario)
 
 
-def test_a_bounded_topic_gives_staged_records_their_room_and_a_commit_never_fails_for_room() -> None:
+def test_a_bounded_topic_gives_staged_records_their_room() -> None:
     async def scenario(b: Bench) -> None:
         await b.stage(0, 6)
         with pytest.raises(QuotaExceeded):

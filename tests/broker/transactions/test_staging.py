@@ -66,7 +66,9 @@ def test_an_end_is_appended_once_and_confirmed_when_it_is_applied() -> None:
     assert staging.undecided() == []
     assert staging.judge_end(T) is EndStep.WAIT
     assert staging.judge(batch(1)) is Step.ENDED
-    assert applied.end(T) == [entry(1)]
+    ended = applied.end(T)
+    assert ended is not None
+    assert ended.entries == [entry(1)]
     staging.applied(2)
     assert staging.judge_end(T) is EndStep.CONFIRM
 
@@ -97,4 +99,4 @@ def test_an_entry_that_says_nothing_new_changes_nothing() -> None:
     applied.stage(batch(3), entry(3), 0)
     applied.stage(batch(1, transaction=TransactionId(8, 0, 1)), entry(4), 0)
     assert (applied.held(T), len(applied)) == (1, 1)
-    assert applied.end(TransactionId(9, 0, 1)) == ()
+    assert applied.end(TransactionId(9, 0, 1)) is None

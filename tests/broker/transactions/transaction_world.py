@@ -498,7 +498,8 @@ def visible(log: Sequence[Entry]) -> list[StagedBatch]:
             staged.stage(entry.batch, StagedEntry(index, 1, 100, 0, 0), 0)
             continue
         ended = staged.end(entry.transaction)
-        found += [batches[each.entry_index] for each in ended] if entry.publish else []
+        if entry.publish and ended is not None:
+            found += [batches[each.entry_index] for each in ended.entries]
     return found
 
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from tinymq.base.errors import CorruptData
@@ -100,11 +100,12 @@ class Totals:
 class StagedTransaction:
     """The staged entries of one transaction in this partition, in the order of the log."""
 
-    __slots__ = ("_indexes", "_packed", "coordinator", "waiting")
+    __slots__ = ("_indexes", "_packed", "bytes", "coordinator", "records")
 
     def __init__(self, coordinator: int) -> None:
         self.coordinator = coordinator  # number of the partition of __coordinator that has the transaction
-        self.waiting = NOTHING
+        self.records = 0
+        self.bytes = 0  # of their batches
         self._packed = bytearray()  # the entries, as drawn above
         self._indexes: dict[int, array[int]] = {}  # of the entries of each writer, by batch number
 
@@ -114,6 +115,16 @@ class StagedTransaction:
     @property
     def entries(self) -> Sequence[StagedEntry]:
         return [StagedEntry(*fields[:5]) for fields in _ENTRY.iter_unpack(self._packed)]
+
+    @property
+    def indexes(self) -> Iterator[int]:
+        """The Raft indexes of the entries, in no order."""
+        return chain.from_iterable(self._indexes.values())
+
+    @property
+    def waiting(self) -> Waiting:
+        """What the entries take."""
+        return Waiting(len(self), self.records, self.bytes)
 
     @property
     def first_index(self) -> int:
@@ -130,8 +141,12 @@ class StagedTransaction:
 
     def add(self, writer: int, entry: StagedEntry) -> None:
         self._packed += _ENTRY.pack(*entry, writer)
-        self._indexes.setdefault(writer, array("Q")).append(entry.entry_index)
-        self.waiting = self.waiting.plus(Waiting(1, entry.record_count, entry.length))
+        indexes = self._indexes.get(writer)
+        if indexes is None:
+            indexes = self._indexes[writer] = array("Q")
+        indexes.append(entry.entry_index)
+        self.records += entry.record_count
+        self.bytes += entry.length
 
     # ---- as bytes
 
@@ -147,12 +162,12 @@ class StagedTransaction:
         producer_id, number, epoch, coordinator, count, reserved = _TRANSACTION.unpack_from(packed)
         end = _TRANSACTION.size + count * _ENTRY.size
         _check(count > 0 and not reserved and end <= len(packed))
-        staged = cls(coordinator)
+        staged, before = cls(coordinator), 0
         for *fields, writer in _ENTRY.iter_unpack(packed[_TRANSACTION.size : end]):
-            staged.add(writer, StagedEntry(*fields))
-        entries = staged.entries
-        _check(all(before.entry_index < after.entry_index for before, after in pairwise(entries)))
-        _check(staged.first_index > 0 and all(entry.record_count and entry.length for entry in entries))
+            entry = StagedEntry._make(fields)
+            _check(before < entry.entry_index and entry.record_count > 0 and entry.length > 0)
+            staged.add(writer, entry)
+            before = entry.entry_index
         return TransactionId(producer_id, epoch, number), staged, packed[end:]
 
 
@@ -161,7 +176,8 @@ class StagedTransactions:
 
     def __init__(self) -> None:
         self._open: dict[TransactionId, StagedTransaction] = {}  # in the order of their first entries
-        self.waiting = NOTHING  # invariant: the sum over all transactions
+        # Invariants: the sums over all transactions.
+        self._batches = self._records = self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -178,6 +194,11 @@ class StagedTransactions:
         return 0 if staged is None else len(staged)
 
     @property
+    def waiting(self) -> Waiting:
+        """What all staged batches take."""
+        return Waiting(self._batches, self._records, self._bytes)
+
+    @property
     def lowest_index(self) -> int | None:
         """The lowest Raft index of a staged entry; None: nothing is staged. The log keeps its segments from here on."""
         return next((staged.first_index for staged in self._open.values()), None)
@@ -188,15 +209,19 @@ class StagedTransactions:
         if batch.number == staged.next_number(batch.writer):
             staged.add(batch.writer, entry)
             self._open[batch.transaction] = staged
-            self.waiting = self.waiting.plus(Waiting(1, entry.record_count, entry.length))
+            self._count(1, entry.record_count, entry.length)
 
-    def end(self, transaction: TransactionId) -> Sequence[StagedEntry]:
-        """Apply a PUBLISH or a DISCARD entry. Returns what was staged, in order: nothing, if it has ended before."""
+    def end(self, transaction: TransactionId) -> StagedTransaction | None:
+        """Apply a PUBLISH or a DISCARD entry. Returns what was staged; None: it has ended before."""
         staged = self._open.pop(transaction, None)
-        if staged is None:
-            return ()
-        self.waiting = self.waiting.minus(staged.waiting)
-        return staged.entries
+        if staged is not None:
+            self._count(-len(staged), -staged.records, -staged.bytes)
+        return staged
+
+    def _count(self, batches: int, records: int, size: int) -> None:
+        self._batches += batches
+        self._records += records
+        self._bytes += size
 
     # ---- as bytes
 
@@ -213,10 +238,10 @@ class StagedTransactions:
             transaction, staged, left = StagedTransaction.load(left)
             _check(transaction not in loaded._open)
             loaded._open[transaction] = staged
-            loaded.waiting = loaded.waiting.plus(staged.waiting)
+            loaded._count(len(staged), staged.records, staged.bytes)
         _check(all(a.first_index < b.first_index for a, b in pairwise(loaded._open.values())))
-        indexes = [entry.entry_index for staged in loaded._open.values() for entry in staged.entries]
-        _check(len(set(indexes)) == len(indexes) and max(indexes, default=0) <= applied_index < 1 << 63)
+        indexes = set(chain.from_iterable(staged.indexes for staged in loaded._open.values()))
+        _check(len(indexes) == loaded._batches and max(indexes, default=0) <= applied_index < 1 << 63)
         return loaded
 
 

@@ -184,10 +184,9 @@ class PartitionState:
 
     def _publish(self, header: EntryHeader, items: PublishedItems) -> None:
         """Count the records of each batch by itself: retention may remove some of them and keep the others."""
+        items.check(header.index, header.record_count)
         name = items.name
         self.staged.end(TransactionId(name.producer_id, name.epoch, name.number))
-        if items.record_count != header.record_count:
-            return  # no leader appends it; its offsets count all the same
         for item in items:
             self._add_records(header.base_offset + item.first, item.length, header.append_time_us)
         self.published.publish(items[0].entry_index, header.index, header.next_offset)
