@@ -11,7 +11,7 @@
         20    8 index            u64  Raft index, from 1
         28    8 term             u64  Raft term of the leader that appended it
         36    8 base_offset      u64  offset of its first record, or of the next record if it has none
-        44    4 record_count     u32  records that take offsets; only DATA (and PUBLISH, later) has any
+        44    4 record_count     u32  records that take offsets: of DATA and PUBLISH
         48    8 append_time_us   i64  the leader's append clock
         56    8 max_timestamp_us i64  greatest record timestamp; append_time_us if it has no record
         64    … payload
@@ -52,10 +52,10 @@ class Kind(IntEnum):
 
     NOOP = 1  # a leader's first entry of its term
     CONFIG = 2  # peer.proto Config: replicas and their incarnations
-    DATA = 3  # one record batch (tinymq/format/batch.py); the only kind that takes offsets. Version 2: a delayed batch
+    DATA = 3  # one record batch (tinymq/format/batch.py), which takes offsets. Version 2: of delayed batches
     COMMAND = 4  # of a state machine: registry commands, or a partition's commands on channels and holds
-    STAGED = 5  # a batch whose records have no offsets yet (tinymq/format/delayed.py)
-    PUBLISH = 6  # reserved: gives staged batches their offsets where they lie
+    STAGED = 5  # a batch without offsets: delayed (tinymq/format/delayed.py) or, version 2, of a transaction
+    PUBLISH = 6  # gives the batches of a transaction their offsets where they lie
     DISCARD = 7  # drops staged batches
 
 

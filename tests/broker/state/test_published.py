@@ -11,7 +11,7 @@ from tinymq.base.errors import CorruptData
 from tinymq.broker.state.published import PARTS, PublishedEntries
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_entries_stay_while_their_records_may_be_read(seed: int) -> None:
     """Against a list of all PUBLISH entries."""
     rng, real = random.Random(seed), PublishedEntries()

@@ -37,11 +37,11 @@ def loaded(applied: Applied) -> PartitionState:
 # ---- staged entries ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_staged_entries_behave_like_lists(seed: int) -> None:
     rng, real = random.Random(seed), StagedTransactions()
     model: dict[TransactionId, list[tuple[StagedBatch, StagedEntry]]] = {}
-    for index in range(1, 1500):
+    for index in range(1, 1000):
         transaction = TransactionId(rng.randrange(1, 6), rng.randrange(2), 1)
         mine = model.get(transaction, [])
         writer = rng.randrange(3)
@@ -254,7 +254,7 @@ def test_what_no_leader_appends_changes_nothing() -> None:
     assert state.high_watermark == 1 + 2 * 6, "an entry takes its offsets, whatever it says"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_entries_of_any_bytes_leave_a_state_that_can_be_loaded(seed: int) -> None:
     rng, applied = random.Random(seed), Applied()
     for number in range(3):
