@@ -11,8 +11,8 @@ import grpc
 import pytest
 from grpc import StatusCode
 
+from tests.fakes.patience import QUICK_CHECKS
 from tests.fakes.queue_client import AGAIN, WAIT_S, QueueClient
-from tinymq.base.config import Timing
 from tinymq.base.partitioning import keyed
 from tinymq.gateway.queue_service import PRODUCE_BYTES_MAX
 from tinymq.proto import tinymq_pb2 as pb
@@ -22,14 +22,10 @@ from tinymq.testing.cluster import Cluster
 
 BROKERS = (1, 2, 3)
 
-# Tests that stop no broker expect one outcome of each call. A leadership that moves because a busy machine was slow
-# for a second rightly ends a call as OutcomeUnknown, so leaderships of their cluster do not move for such reasons.
-PATIENT = Timing(gone_after_s=20.0, sync_hang_s=30.0, leader_return_s=60.0, retention_check_s=0.1)
-
 
 @pytest.fixture(scope="module")
 def tinymq_cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=3, timing=PATIENT) as cluster:
+    with Cluster(nodes=3, timing=QUICK_CHECKS) as cluster:
         yield cluster
 
 

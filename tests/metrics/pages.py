@@ -11,12 +11,10 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tinymq.base.config import Timing
 from tinymq.testing import Cluster
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 TIMEOUT_S = 10.0
-PATIENT = Timing(gone_after_s=10.0, sync_hang_s=30.0)  # a busy machine must not change a leader
 
 Families = dict[str, Metric]
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.fakes.patience import PATIENT
 from tests.fakes.queue_client import QueueClient
-from tests.metrics.pages import OPENMETRICS, PATIENT, get, parsed, scrape, status_of, value
+from tests.metrics.pages import OPENMETRICS, get, parsed, scrape, status_of, value
 from tests.test_app import config
 from tinymq.app.broker_app import BrokerApp
 from tinymq.base.meter import Unmetered

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.metrics.pages import PATIENT, scrape, status_of, value, values
+from tests.fakes.patience import PATIENT
+from tests.metrics.pages import scrape, status_of, value, values
 from tinymq.cli.main import run
 from tinymq.client import Client
 from tinymq.testing import Cluster

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.metrics.pages import PATIENT, scrape
+from tests.fakes.patience import PATIENT
+from tests.metrics.pages import scrape
 from tinymq.base.config import Limits
 from tinymq.base.errors import TopicExists
 from tinymq.testing import Cluster

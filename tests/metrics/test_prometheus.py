@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.metrics.pages import OPENMETRICS, PATIENT, get
+from tests.fakes.patience import PATIENT
+from tests.metrics.pages import OPENMETRICS, get
 from tests.metrics.prometheus import MISSING, Prometheus, find, promtool
 from tinymq.testing import Cluster
 

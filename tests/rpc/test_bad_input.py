@@ -11,8 +11,9 @@ import pytest
 
 from tests.broker.partition.test_admission import OTHER_SCHEMA, lying_offsets, zstd_bomb
 from tests.fakes.batches import payload
+from tests.fakes.patience import PATIENT  # an election would add an entry
 from tests.fakes.raw_client import Raw, batch
-from tinymq.base.config import KIB, MIB, Limits, Timing
+from tinymq.base.config import KIB, MIB, Limits
 from tinymq.format.batch import HEADER_SIZE, pack_batch
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.cluster import Cluster
@@ -20,8 +21,6 @@ from tinymq.testing.cluster import Cluster
 LIMITS = dataclasses.replace(
     Limits(), batch_bytes_max=MIB, record_bytes_max=64 * KIB, batch_uncompressed_bytes_max=4 * MIB, segment_bytes=MIB
 )
-# a slow machine must not cause an election, which would add an entry
-PATIENT = Timing(gone_after_s=30.0, sync_hang_s=30.0)
 COUNT = 4  # records in the topic before anything bad is sent
 
 

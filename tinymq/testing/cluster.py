@@ -30,6 +30,7 @@ from tinymq.app.machine_env import MachineEnv
 from tinymq.base.config import BrokerConfig, Limits, Timing
 from tinymq.base.errors import DeadlineExceeded, TinymqError
 from tinymq.base.types import PeerAddress
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.log.files.files import Files
 from tinymq.net.loopback_ports import HOST, PortReservation
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
@@ -129,9 +130,7 @@ class Cluster:
             return
         try:
             for client in self._clients:
-                with contextlib.suppress(
-                    TinymqError
-                ):  # records left unsent: a test that needs the error closes its client itself
+                with contextlib.suppress(TinymqError):  # of records left unsent. A test that needs it closes its client
                     client.close()
             self.run(self._kill_all())
         finally:
@@ -365,12 +364,15 @@ class Cluster:
             await self._links.close()
 
     def _knows(self, broker_id: int, others: set[int]) -> bool:
-        """Return whether a broker runs and sees `others` registered with the sessions that run now."""
+        """Return whether a broker may use every feature, and sees `others` registered with their present sessions."""
         app = self.brokers[broker_id]
         if app.state is not State.RUNNING or app.serving.broker is None:
             return False
-        registered = {b.broker_id: b.session for b in app.serving.broker.registry.get_all_brokers()}
-        return all(registered.get(other) == self.brokers[other].session for other in others)
+        registry = app.serving.broker.registry
+        registered = {b.broker_id: b.session for b in registry.get_all_brokers()}
+        return registry.feature_level == KNOWN_LEVEL and all(
+            registered.get(other) == self.brokers[other].session for other in others
+        )
 
 
 async def _wait_until(holds: Callable[[], bool], timeout_s: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.metrics.pages import PATIENT
+from tests.fakes.patience import PATIENT
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.broker.members.group_members import Change, Member, Members
