@@ -8,8 +8,6 @@ from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER, EntryHeader, Kind, crc32c, crc32c_of
 from tinymq.format.transactional import MADE_VERSION, STAGED_HEAD_SIZE, TRANSACTIONAL_VERSION, Item, PublishedItems
 
-_STAGED = Kind.STAGED, TRANSACTIONAL_VERSION
-
 
 def made_head(publish: EntryHeader, item: Item) -> bytes:
     """The 64 bytes in front of a published batch on its way to readers: a DATA entry in the place of its records.
@@ -40,9 +38,9 @@ def published_items(publish: EntryHeader, payload: bytes | memoryview, offset: i
     """
     items = PublishedItems(payload)
     record = max(0, offset - publish.base_offset)
+    number = max(0, items.number_at(record)) if record else 0
     upto = record  # the first item may begin earlier
-    for number in range(max(0, items.number_at(record)), len(items)):
-        item = items[number]
+    for item in items.behind(number):
         before, upto = upto, item.first + item.record_count
         if item.first > before or not before < upto <= publish.record_count or item.entry_index >= publish.index:
             raise CorruptData("a PUBLISH entry contradicts itself", index=publish.index)
@@ -56,8 +54,8 @@ def misfit(item: Item, staged: EntryHeader, batch: bytes | memoryview | None = N
 
     Without `batch`, only the header is compared.
     """
-    kind = staged.kind, staged.version, staged.length
-    if staged.index != item.entry_index or kind != (*_STAGED, item.length + STAGED_HEAD_SIZE):
+    stages = staged.kind == Kind.STAGED and staged.version == TRANSACTIONAL_VERSION
+    if not stages or staged.index != item.entry_index or staged.length != item.length + STAGED_HEAD_SIZE:
         return "it is not the batch that a PUBLISH entry names"
     if batch is not None and crc32c_of(memoryview(batch)) != item.batch_crc:
         return "published batch checksum mismatch"

@@ -171,6 +171,10 @@ class PublishedItems(Sequence[Item]):
     def __iter__(self) -> Iterator[Item]:
         return map(Item._make, _ITEM.iter_unpack(self._payload[END_SIZE:]))
 
+    def behind(self, number: int) -> Iterator[Item]:
+        """The items but for the first `number`, without a copy of them."""
+        return map(Item._make, _ITEM.iter_unpack(memoryview(self._payload)[END_SIZE + number * ITEM_SIZE :]))
+
     @property
     def record_count(self) -> int:
         """All records, as the entry's header has them."""

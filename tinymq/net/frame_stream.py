@@ -317,20 +317,20 @@ async def send_file(sock: int, body: FilePart) -> None:
     """
     loop = asyncio.get_running_loop()
     file, loaded_s, turn_bytes, all_left = body.fileno(), body.loaded_s, 0, len(body)
-    mine = os.dup(sock)
+    mine = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, os.dup(sock))
     try:
         for between, position, left in body.pieces:
             if between:
-                await _send_with_more(loop, mine, between)
                 all_left -= len(between)
+                await _send_with_more(loop, mine, between)
             while left:
                 if time.monotonic() - loaded_s > LOADED_S:  # the system may have had other uses for its memory
                     await loop.run_in_executor(None, body.load, position)
                     loaded_s = time.monotonic()
                 try:
-                    sent = os.sendfile(mine, file, position, min(left, SENDFILE_BYTES_MAX))
+                    sent = os.sendfile(mine.fileno(), file, position, min(left, SENDFILE_BYTES_MAX))
                 except BlockingIOError:
-                    await _writable(loop, mine)
+                    await _writable(loop, mine.fileno())
                     continue
                 if not sent:
                     raise OSError(errno.EIO, "a file is shorter than what was to be sent of it")
@@ -339,17 +339,16 @@ async def send_file(sock: int, body: FilePart) -> None:
                     turn_bytes = 0
                     await asyncio.sleep(0)  # others on the loop have their turn
     finally:
-        os.close(mine)
+        mine.close()
 
 
-async def _send_with_more(loop: asyncio.AbstractEventLoop, sock: int, data: bytes) -> None:
+async def _send_with_more(loop: asyncio.AbstractEventLoop, sock: socket.socket, data: bytes) -> None:
     """Send bytes in one packet with those that follow."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=os.dup(sock)) as mine:
-        while data:
-            try:
-                data = data[mine.send(data, socket.MSG_MORE) :]
-            except BlockingIOError:
-                await _writable(loop, sock)
+    while data:
+        try:
+            data = data[sock.send(data, socket.MSG_MORE) :]
+        except BlockingIOError:
+            await _writable(loop, sock.fileno())
 
 
 async def _pieces(body: FilePart) -> AsyncIterator[bytes]:

@@ -92,7 +92,9 @@ class TimeIndex:
         if header.kind == Kind.DATA or (header.base_offset >= start_offset and header.next_offset <= end_offset):
             return header.max_timestamp_us
         within = _between(header, start_offset, end_offset)
-        return await self._reader.of_items(entry, lambda items: max(i.max_timestamp_us for i in items if within(i)))
+        return await self._reader.of_items(
+            entry, lambda items: max((i.max_timestamp_us for i in items if within(i)), default=NO_TIMESTAMP)
+        )
 
     async def _data(self, index: int, end_offset: int) -> AsyncIterator[Entry]:
         """Entries with records from `index` on that begin below `end_offset`."""

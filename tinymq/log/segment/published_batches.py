@@ -70,16 +70,43 @@ def frames_of(files: Files, batches: PublishedRun) -> bytes:
     for run in batches.runs:
         file = open_segment(files, run.path)
         try:
-            for item, position, header in _places(file, run):
-                batch = file.read(position + BEFORE_BATCH, item.length)
-                if problem := misfit(item, header, batch):
-                    raise damaged(run.path, position, item.entry_index, problem)
-                parts += made_head(batches.publish, item), batch
+            neighbours = _neighbours(run.items)
+            firsts = StagedRun(run.path, run.rows, [items[0] for items in neighbours])
+            for items, (_, position, _) in zip(neighbours, _places(file, firsts), strict=True):
+                for item, batch in _read(file, position, items):
+                    parts += made_head(batches.publish, item), batch
         finally:
             file.close()
     for item, cached in batches.cached:
         parts += made_head(batches.publish, item), cached
     return b"".join(parts)
+
+
+def _neighbours(items: Sequence[Item]) -> list[list[Item]]:
+    """The items in groups whose entries follow each other."""
+    groups: list[list[Item]] = []
+    for item in items:
+        if groups and item.entry_index == groups[-1][-1].entry_index + 1:
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
+
+
+def _read(file: File, position: int, items: Sequence[Item]) -> Iterator[tuple[Item, memoryview]]:
+    """The verified batches of neighbours, of which the first one's entry is at `position`. One read for all."""
+    view = memoryview(file.read(position, sum(BEFORE_BATCH + item.length for item in items)))
+    at = 0
+    for item in items:
+        end = at + BEFORE_BATCH + item.length
+        try:
+            problem = misfit(item, parse_header(view, at), view[at + BEFORE_BATCH : end])
+        except CorruptData as error:
+            problem = error.message
+        if problem is not None:
+            raise damaged(file.path, position + at, item.entry_index, problem)
+        yield item, view[at + BEFORE_BATCH : end]
+        at = end
 
 
 def sendable_frames(files: Files, batches: PublishedRun) -> Frames:
