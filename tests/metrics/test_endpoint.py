@@ -105,6 +105,7 @@ def test_what_every_replica_is(cluster: Cluster) -> None:
         assert value(page, "tinymq_sync_seconds_count") > 0
         assert value(page, "tinymq_synced_logs_total") > 0
         assert value(page, "tinymq_delayed_batches") == value(page, "tinymq_delayed_bytes") == 0
+        assert value(page, "tinymq_staged_batches") == value(page, "tinymq_staged_bytes") == 0
         lags = [s.labels for s in page["tinymq_follower_lag_entries"].samples if s.labels["topic"] == TOPIC]
         assert [labels["follower"] for labels in lags] == ([str(b) for b in (1, 2, 3) if b != leader] if leads else [])
         assert len(page["tinymq_channel_lag_records"].samples) == leads, "counted once, at its leader"

@@ -83,6 +83,8 @@ TAIL_BYTES = Family("tinymq_tail_cache_bytes", "Memory of cached log entries on 
 MEMORY_BYTES = Family("tinymq_memory_storage_bytes", "Memory of the logs of topics in memory on this broker, in bytes.")
 DELAYED = Family("tinymq_delayed_batches", "Delayed batches that wait in the replicas of this broker.")
 DELAYED_BYTES = Family("tinymq_delayed_bytes", "Bytes of the delayed batches that wait in the replicas of this broker.")
+STAGED = Family("tinymq_staged_batches", "Batches of transactions without an end, in the replicas of this broker.")
+STAGED_BYTES = Family("tinymq_staged_bytes", "Bytes of these batches.")
 TRANSACTIONS = Family(
     "tinymq_transactions", "Transactions that are not over, at the broker that coordinates them, by state.", ("state",)
 )

@@ -75,6 +75,8 @@ class BrokerState(Collector):
         yield from families.MEMORY_BYTES.only(loss_counts.memory_bytes)
         yield from families.DELAYED.only(broker.delayed_totals.batches if broker is not None else 0)
         yield from families.DELAYED_BYTES.only(broker.delayed_totals.bytes if broker is not None else 0)
+        yield from families.STAGED.only(broker.staged_totals.batches if broker is not None else 0)
+        yield from families.STAGED_BYTES.only(broker.staged_totals.bytes if broker is not None else 0)
         transactions = app.serving.transactions
         unfinished = transactions.unfinished() if transactions is not None else Unfinished()
         states = (("open", unfinished.open, unfinished.open_s), ("decided", unfinished.decided, unfinished.decided_s))

@@ -87,7 +87,7 @@ class LedTransactions:
         self._ask = ask
         self._clock = clock
         self._waiting: dict[TransactionId, list[_Arrived]] = {}  # for an answer of the coordinator, in their order
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a replay cancels them in the same order
         self._watching = False  # the coordinators are asked about transactions without an end
         self._closed: TinymqError | None = None
 
@@ -99,7 +99,7 @@ class LedTransactions:
     def close(self, error: TinymqError) -> None:
         """Stop, because the leadership is lost. What waits was not appended, and is refused with `error`."""
         self._closed = error
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
         waiting, self._waiting = self._waiting, {}
         for arrived in (each for some in waiting.values() for each in some):
@@ -232,8 +232,8 @@ class LedTransactions:
 
     def _spawn(self, work: asyncio._CoroutineLike[None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
 
 def _answer(arrived: _Arrived, index: int | None) -> None:

@@ -83,7 +83,7 @@ class PartitionTransactions:
 
     def applied(self, entry: Entry) -> None:
         """An entry is applied."""
-        if entry.header.kind in (Kind.STAGED, Kind.PUBLISH, Kind.DISCARD):
+        if entry.header.kind >= Kind.STAGED:  # a PUBLISH or a DISCARD, too
             self.count()
         if self._led is not None:
             self._led.staging.applied(entry.index)
