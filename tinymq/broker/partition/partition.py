@@ -358,7 +358,7 @@ class Partition:
         """Stop leading. The next leader may keep or discard the uncommitted entries, so their outcome is unknown."""
         self.leading = False
         self.duplicates.clear()
-        self._staged.follow(self.closed or self.not_leader())
+        self._staged.follow(lambda: self.closed or self.not_leader())
         self._uncommitted.clear()
         self.soft_leases.clear()
         self._pending_acks.lost(self.closed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tinymq.base.errors import TinymqError
 from tinymq.broker.delayed.copies import SegmentBounds
 from tinymq.broker.partition.deadlines import Deadlines
@@ -36,8 +38,8 @@ class StagedBatches:
         self.delays.lead()
         self.transactions.lead()
 
-    def follow(self, error: TinymqError) -> None:
-        """Stop leading. Calls that have appended nothing yet are refused with `error`."""
+    def follow(self, error: Callable[[], TinymqError]) -> None:
+        """Stop leading. Calls that have appended nothing yet are refused with that error."""
         self.delays.follow()
         self.transactions.follow(error)
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tinymq.base.clock import Clock
 from tinymq.base.errors import NotReady, TinymqError
 from tinymq.broker.partition.staged.log_port import LogPort
@@ -105,9 +107,9 @@ class PartitionTransactions:
         self._led = LedTransactions(self._name, staging, self._log, self._ask, self._clock)
         self._led.start()
 
-    def follow(self, error: TinymqError) -> None:
-        """Stop leading. Batches that wait for their coordinator are refused with `error`."""
+    def follow(self, error: Callable[[], TinymqError]) -> None:
+        """Stop leading. Batches that wait for their coordinator are refused with that error."""
         if self._led is not None and self._log is not None:
-            self._log.over = error
-            self._led.close(error)
+            self._log.over = error()
+            self._led.close(self._log.over)
         self._led = self._log = None
