@@ -1,4 +1,6 @@
-"""All ways to read records find those of transactions, in the broker's memory and on its disk, also after a restart."""
+"""All ways to read records find those of transactions: in the broker's memory and on its disk, after a restart, and on
+a broker that was emptied in the middle of a transaction.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.fakes.batches import TIME_US, payload
-from tests.fakes.transacted import transact
+from tests.fakes.transacted import name_of, stage, transact
 from tinymq import Offset
-from tinymq.base.config import Limits
+from tinymq.base.config import Limits, Timing
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.messages import look
+from tinymq.log import Log
 from tinymq.testing.cluster import Cluster
 
 TOPIC = "t"
@@ -119,3 +122,47 @@ def test_the_records_are_there_after_a_restart(filled: Filled) -> None:
     filled.cluster.wait_leader(TOPIC)
     with filled.mq.reader(TOPIC, end="latest") as reader:
         assert [message.value for message in reader] == filled.values
+
+
+def test_an_emptied_broker_serves_what_was_staged_before_and_published_after() -> None:
+    """Segments stay while a transaction needs its batches, and go when retention has reached the records."""
+    large, batches = bytes(900_000), [payload(1, value=b"%d." % n) for n in range(3)]
+    with Cluster(nodes=3, timing=Timing(retention_check_s=0.1)) as cluster, cluster.client() as mq:
+        settings = {"segment_bytes": 1 << 20}
+        topic_id = mq.admin.create_topic(TOPIC, partitions=1, settings=settings).topic_id
+
+        def replica(broker_id: int) -> Partition | None:
+            return cluster.brokers[broker_id].serving.running().replica_host.get(topic_id, 0)
+
+        def ends_at(broker_id: int, end: int) -> bool:
+            found = replica(broker_id)
+            return found is not None and found.closed is None and found.high_watermark == end
+
+        leader = cluster.wait_leader(TOPIC)
+        partition = replica(leader)
+        assert partition is not None
+        indexes = cluster.run(stage(partition, batches, 1))
+        for _ in range(4):
+            mq.send(TOPIC, large, partition=0)
+        assert mq.admin.trim(TOPIC, 0, "latest") == 4
+        emptied = leader % 3 + 1
+        cluster.kill(emptied)
+        cluster.wipe(emptied)
+        cluster.start(emptied)
+        cluster.wait_until(lambda: ends_at(emptied, 4))
+        cluster.call(partition.retain)
+        assert first_index(partition) <= indexes[0]
+        cluster.run(partition.transactions.end(name_of(1), publish=True))
+        cluster.wait_until(lambda: ends_at(emptied, 7))
+        with mq.scan(TOPIC, 0, 4, 7, replicas=((emptied,),)) as scan:
+            assert [value.as_py() for batch in scan for value in batch.column("value")] == [b"0.0", b"1.0", b"2.0"]
+        for _ in range(2):
+            mq.send(TOPIC, large, partition=0)
+        assert mq.admin.trim(TOPIC, 0, "latest") == 9
+        cluster.wait_until(lambda: first_index(partition) > indexes[-1])
+
+
+def first_index(partition: Partition) -> int:
+    log = partition.group.log
+    assert isinstance(log, Log)
+    return log.first_index

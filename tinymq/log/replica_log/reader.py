@@ -29,6 +29,7 @@ from tinymq.log.segment.snapshot_files import Snapshot, read_base_snapshot
 T = TypeVar("T")
 
 READ_AHEAD_BYTES = 1024 * 1024  # that `entry` reads at a time
+BATCHES_MAX = 2048  # of a PUBLISH entry in one read: a few milliseconds of the loop
 
 
 class LogReader:
@@ -191,7 +192,8 @@ class LogReader:
         on_disk, cached = list[Item](), list[tuple[Item, memoryview]]()
         for item in published_items(publish.header, publish.payload, *offsets):
             bytes_max -= HEADER_SIZE + item.length
-            if bytes_max < 0 and (on_disk or cached):
+            count = len(on_disk) + len(cached)
+            if count and (bytes_max < 0 or count == BATCHES_MAX):
                 break
             staged = self._tail.entry(item.entry_index)
             if staged is None:
