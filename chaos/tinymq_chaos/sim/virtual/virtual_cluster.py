@@ -61,9 +61,18 @@ class VirtualBroker:
         return self._formation
 
     @property
-    def broker(self) -> RunningBroker:
+    def runs(self) -> bool:
+        """Whether it has joined its cluster, and its power was not cut since."""
+        return self._member is not None
+
+    @property
+    def member(self) -> MetadataMember:
         assert self._member is not None, f"broker {self.id} does not run"
-        return self._member.broker
+        return self._member
+
+    @property
+    def broker(self) -> RunningBroker:
+        return self.member.broker
 
     @property
     def host(self) -> Host:
