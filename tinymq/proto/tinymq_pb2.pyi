@@ -708,7 +708,7 @@ class ProduceBatch(_message.Message):
     @_builtins.property
     def transaction(self) -> Global___BatchTransaction:
         """A batch of a transaction: it is stored now, and gets its offsets when the transaction is committed. It needs acks of
-        a quorum, no producer id, no message id, no due time, and feature level 3.
+        a quorum, no producer id, no message id, no due time, and feature level 4.
         """
 
     def __init__(
