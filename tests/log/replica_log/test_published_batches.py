@@ -19,7 +19,7 @@ from tinymq.format.entry import HEADER_SIZE, Entry, Kind, iter_entries
 from tinymq.format.transactional import STAGED_HEAD_SIZE
 from tinymq.log import Log, Store
 from tinymq.log.files.files import RealFiles
-from tinymq.log.segment.reads import SENT_FRAME_BYTES_MIN, StoredFrames
+from tinymq.log.segment.reads import SENT_BATCH_BYTES_MIN, StoredFrames
 from tinymq.simulation.faulty_files import FaultyFile
 
 LARGE = 100_000
@@ -119,7 +119,7 @@ def test_sent_batches_equal_read_ones(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
 
     def fill(log: Log) -> None:
-        mixed(log, rng, 150, (100, SENT_FRAME_BYTES_MIN, LARGE))
+        mixed(log, rng, 150, (100, SENT_BATCH_BYTES_MIN, LARGE))
         append(log, 1)
 
     async def check(log: Log) -> None:

@@ -20,7 +20,7 @@ from tinymq.format.transactional import STAGED_HEAD_SIZE, Item
 from tinymq.log.files.files import File, Files, RealFile
 from tinymq.log.segment.reads import (
     SENDS_FILES,
-    SENT_FRAME_BYTES_MIN,
+    SENT_BATCH_BYTES_MIN,
     SENT_FRAMES_MAX,
     SENT_SHARE_MIN,
     Frames,
@@ -145,7 +145,7 @@ def _large(items: Sequence[Item]) -> list[Item]:
     """The first of these, as long as it is cheaper to send them than to read them."""
     found: list[Item] = []
     for item in items[:SENT_FRAMES_MAX]:
-        if item.length < SENT_FRAME_BYTES_MIN:
+        if item.length < SENT_BATCH_BYTES_MIN:
             break
         found.append(item)
     return found

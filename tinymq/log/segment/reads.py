@@ -30,6 +30,7 @@ FRAMES_MANY = 16  # in one read: the part of the last frame that is read for not
 
 SENDS_FILES = sys.platform == "linux"
 SENT_FRAME_BYTES_MIN = 16 * 1024  # reading one header costs as much as reading so many bytes
+SENT_BATCH_BYTES_MIN = 64 * 1024  # of a published batch: its made header is one more call, and its entry's another read
 SENT_FRAMES_MAX = 512  # in one StoredFrames
 # A run of frames is sent unread only if it fills this share of `bytes_max`. Otherwise entries of other kinds would cut
 # one answer after the other down to a frame or two.
@@ -170,7 +171,7 @@ def _published(
     # The batches of a small transaction lie right before it, and those of the next ones behind it: one read has all.
     start, earliest = _skip(file, span, lambda h: h.kind == Kind.STAGED or h.index == publish.index)
     item = next(published_items(publish, entry.payload, *offsets))
-    sends = sends and isinstance(file, RealFile) and item.length >= SENT_FRAME_BYTES_MIN
+    sends = sends and isinstance(file, RealFile) and item.length >= SENT_BATCH_BYTES_MIN
     if sends or item.entry_index < earliest.index:
         return entry
     data = file.read(start, position - start + _whole(file, span, position, publish, bytes_max))
@@ -203,10 +204,9 @@ def _joined(
             if item.entry_index < first_index or (bytes_max < 0 and parts):
                 return b"".join(parts)
             position, staged = stored[item.entry_index - first_index]
-            batch = view[position + HEADER_SIZE + STAGED_HEAD_SIZE : position + staged.size]
-            if problem := misfit(item, staged, batch):
+            if problem := misfit(item, staged):  # the frame's own checksum covers the batch
                 raise damaged(path, base + position, item.entry_index, problem)
-            parts += made_head(header, item), batch
+            parts += made_head(header, item), view[position + HEADER_SIZE + STAGED_HEAD_SIZE : position + staged.size]
     return b"".join(parts)
 
 
