@@ -162,6 +162,20 @@ def test_a_commit_is_decided_then_told_to_all_partitions_and_over_when_they_conf
     story(tell)
 
 
+def test_a_commit_is_visible_when_all_partitions_say_so_before_that_is_noted() -> None:
+    async def tell(told: Story) -> None:
+        transaction = await told.begin(A, B)
+        assert not await told.at.wait_over(ID, transaction, 0.1)
+        told.partitions.holding = {A: 1, B: 1}
+        await told.at.commit(ID, transaction, {A: 1, B: 1}, 1.0)
+        assert await told.at.wait_over(ID, transaction, 0.5)
+        assert told.state.transactions[1].unconfirmed == {A, B}, "the entry that notes it is on its way"
+        await told.sleep(1.0)
+        assert told.state.transactions == {}
+
+    story(tell)
+
+
 def test_a_partition_that_lost_a_batch_aborts_the_transaction() -> None:
     async def tell(told: Story) -> None:
         transaction = await told.begin(A)

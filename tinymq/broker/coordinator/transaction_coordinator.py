@@ -82,7 +82,7 @@ class TransactionCoordinator:
         self._clock = clock
         self._meter = meter
         self._led = LedReplicas(replicas, self._advance, clock)
-        self._ends = TransactionEnds(leaders, self._topics)
+        self._ends = TransactionEnds(leaders, self._topics, self._wake)
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # calls that wait for a decision or its end, by id
         self._expired_s: dict[str, float] = {}  # monotonic time of the newest search for expired ids, by replica
         self._watches: dict[str, UnfinishedWatch] = {}  # by replica
@@ -190,11 +190,13 @@ class TransactionCoordinator:
             logger.info("transaction_aborted_by_operator", id=name, number=state.open.number)
 
     async def wait_over(self, name: str, transaction: TransactionId, timeout_s: float) -> bool:
-        """Wait until all partitions have confirmed the decision on a transaction. False: they have not, in time, or
+        """Wait until all partitions have applied the decision on a transaction. False: they have not, in time, or
         this broker does not lead any more."""
         until_s = self._clock.monotonic() + timeout_s
         try:
-            while rules.find(self._find(name).transactional_ids.states[name], transaction) is not None:
+            while found := rules.find(self._find(name).transactional_ids.states[name], transaction):
+                if self._ends.have_applied(transaction, found.unconfirmed):
+                    return True  # without the sync that notes it
                 await self._changed(name, until_s - self._clock.monotonic())
         except KeyError:
             return True  # the id has expired since: its transactions are over

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import structlog
@@ -42,16 +42,24 @@ class PartitionLeaders(Protocol):
 class TransactionEnds:
     """The ends that this broker sends for the partitions of `__coordinator` that it leads."""
 
-    def __init__(self, leaders: PartitionLeaders, topics: TransactionTopics) -> None:
+    def __init__(self, leaders: PartitionLeaders, topics: TransactionTopics, on_ended: Callable[[str], None]) -> None:
+        """`on_ended` gets the id of a transaction, part of whose partitions have applied its end."""
         self._leaders = leaders
         self._topics = topics
+        self._on_ended = on_ended
         self._ending: dict[TransactionId, asyncio.Task[None]] = {}  # partitions are being told
+        self._ended: dict[TransactionId, frozenset[PartitionId]] = {}  # have applied it; the Confirm is on its way
 
     async def stop(self) -> None:
         tasks = list(self._ending.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def have_applied(self, transaction: TransactionId, places: Collection[PartitionId]) -> bool:
+        """Whether these partitions have applied the end, as their leaders have just said."""
+        ended = self._ended.get(transaction)
+        return ended is not None and ended.issuperset(places)
 
     def send(self, replica: CoordinatorReplica, name: str) -> None:
         """Tell the partitions of the decided transactions of an id, unless that is under way."""
@@ -76,8 +84,11 @@ class TransactionEnds:
             ended = await self._leaders.end(transaction, places, publish=publish)
             confirmed = {*ended, *await self._topics.deleted({*places}.difference(ended))}
             if confirmed and replica.leading:
+                self._ended[transaction] = frozenset(confirmed)
+                self._on_ended(name)
                 await replica.decide(name, Confirm(transaction, frozenset(confirmed)))
         except TinymqError as error:  # the next turn sends the ends again
             logger.info("transaction_end_waits", id=name, error=error.code, reason=str(error))
         finally:
             del self._ending[transaction]
+            self._ended.pop(transaction, None)
