@@ -18,6 +18,7 @@ import pyarrow as pa
 from tests.broker.values import takes_over
 from tests.client import fake_delays
 from tests.client.fake_delays import NOW_US as NOW_US
+from tests.client.fake_transactions import TRANSACTION_CALLS, FakeTransactions
 from tinymq.base.config import Limits
 from tinymq.base.errors import (
     BrokerUnreachable,
@@ -131,6 +132,7 @@ class FakeCluster:
         self.corrupt: set[int] = set()  # brokers whose frames are damaged
         self.hold: asyncio.Event | None = None  # produce answers wait for this event
         self.changed = asyncio.Event()  # set and replaced when waiting fetches look again
+        self.transactions = FakeTransactions(self)
         self._streams: list[_Stream] = []
         self._ids = self._version = 0
 
@@ -255,6 +257,10 @@ class FakeCluster:
             if at.leader != broker:
                 raise self.not_leader(at)
             header = parse_batch_header(batch.payload)
+            if batch.HasField("transaction"):
+                assert (header.producer_id, batch.acks) == (0, pb.ACKS_QUORUM)
+                again = self.transactions.stage(at, batch)
+                return pb.ProduceResult(request_id=batch.request_id, append_time_us=NOW_US, duplicate=again)
             if header.producer_id:
                 found = judge(at.producers.get(header.producer_id), header)
                 if found is not None:
@@ -325,6 +331,8 @@ class FakeCluster:
                 return fake_delays.scheduled(self, broker, request)
             case pb.CancelScheduledRequest():
                 return fake_delays.cancel(self, broker, request)
+            case _ if isinstance(request, TRANSACTION_CALLS):
+                return self.transactions.answer(broker, request)
             case pb.ClusterStatusRequest():
                 return pb.ClusterStatusReply(broker_id=broker, state="running", metadata_leader=1, feature_level=1)
 

@@ -39,6 +39,7 @@ from tinymq.client.common.config import ProducerConfig as ProducerConfig
 from tinymq.client.common.config import QueueConfig as QueueConfig
 from tinymq.client.common.config import ReaderConfig as ReaderConfig
 from tinymq.client.common.config import WorkerConfig as WorkerConfig
+from tinymq.client.common.transaction_config import TransactionConfig as TransactionConfig
 from tinymq.client.consume.cursors import ChannelDescription as ChannelDescription
 from tinymq.client.consume.cursors import ConsumerDescription as ConsumerDescription
 from tinymq.client.consume.reader import AsyncReader as AsyncReader
@@ -54,6 +55,7 @@ from tinymq.client.facade.queue import Queue as Queue
 from tinymq.client.facade.reader import Reader as Reader
 from tinymq.client.facade.scan import Scan as Scan
 from tinymq.client.facade.schedule import Schedule as Schedule
+from tinymq.client.facade.transaction import Transaction as Transaction
 from tinymq.client.facade.worker import Worker as Worker
 from tinymq.client.frame.frame import AsyncFrame as AsyncFrame
 from tinymq.client.group.consumer import AsyncConsumer as AsyncConsumer
@@ -62,6 +64,8 @@ from tinymq.client.produce.delivery import BatchDelivery as BatchDelivery
 from tinymq.client.produce.delivery import Delivery as Delivery
 from tinymq.client.produce.delivery import Scheduled as Scheduled
 from tinymq.client.produce.delivery import ScheduledDelivery as ScheduledDelivery
+from tinymq.client.produce.delivery import Staged as Staged
+from tinymq.client.produce.delivery import StagedDelivery as StagedDelivery
 from tinymq.client.produce.producer import AsyncProducer as AsyncProducer
 from tinymq.client.produce.producer_batch import BatchMetadata as BatchMetadata
 from tinymq.client.queue.queue import AsyncQueue as AsyncQueue
@@ -69,5 +73,6 @@ from tinymq.client.serve.health import HandlerHealth as HandlerHealth
 from tinymq.client.serve.health import Health as Health
 from tinymq.client.serve.verdicts import Reject as Reject
 from tinymq.client.serve.verdicts import Retry as Retry
+from tinymq.client.transaction.transaction import AsyncTransaction as AsyncTransaction
 from tinymq.client.work.job import Job as Job
 from tinymq.client.work.worker import AsyncWorker as AsyncWorker

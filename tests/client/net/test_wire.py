@@ -54,6 +54,22 @@ def test_produce_requests(
         assert (at_us, delay_us) == ((due.deliver_at_us, due.delay_us) if due is not None else (None, None))
 
 
+@given(u64, u32, u64, u32, u32)
+@settings(deadline=None)
+def test_the_place_of_a_batch_in_a_transaction(
+    producer_id: int, epoch: int, number: int, coordinator: int, of: int
+) -> None:
+    ref = pb.TransactionRef(producer_id=producer_id, epoch=epoch, number=number)
+    place = pb.BatchTransaction(transaction=ref, coordinator=coordinator, number=of)
+    packed, _ = produce_batch(
+        request_id=1, topic_id=b"t" * 16, partition=2, head=b"h" * 32, message=pa.py_buffer(b"m"), acks=pb.ACKS_QUORUM,
+        timeout_ms=5, transaction=place.SerializeToString(),
+    )  # fmt: skip
+    (batch,) = pb.ProduceRequest.FromString(join([packed])).batches
+    assert batch.transaction == place
+    assert batch.payload == b"h" * 32 + b"m"
+
+
 @given(u64, u64, u64, u64, u32, st.binary(max_size=300), st.booleans())
 @settings(deadline=None)
 def test_fetch_replies(a: int, b: int, c: int, d: int, leader: int, frames: bytes, failed: bool) -> None:

@@ -366,3 +366,48 @@ def test_an_abandoned_attempt_waits_for_no_answer() -> None:
     assert take_all(queue) == batches
     assert [batch for batch, _ in queue.abandon(Closed("gone"))] == batches
     assert not any(batch.sent for batch in batches), "a late answer is to nobody"
+
+
+# ---- in a transaction
+
+
+def staged_queue(limit: int = 5) -> SendQueue:
+    return SendQueue("t", b"i" * 16, 0, limit=limit, numbered=True, staged=True)
+
+
+def test_a_batch_of_a_transaction_takes_one_number() -> None:
+    queue = staged_queue()
+    batches = [sealed(queue, count) for count in (3, 1, 7)]
+    assert [queue.take(0.0) for _ in batches] == batches
+    assert [batch.first_sequence for batch in batches] == [0, 1, 2]
+    queue.acknowledged(batches[0])
+    assert queue.written == 1
+    queue.refused(batches[1], 0.0, 0.0)
+    assert queue.lost(batches[2], 0.0, OutcomeUnknown("lost")) == []
+    queue.end_pause()
+    assert [queue.take(0.0), queue.take(0.0)] == batches[1:], "all are sent again, first to last"
+    assert [batch.first_sequence for batch in batches] == [0, 1, 2], "under their numbers"
+    for batch in batches[1:]:
+        queue.acknowledged(batch)
+    assert queue.written == 3
+
+
+def test_nothing_is_sent_behind_a_lost_batch_of_a_transaction() -> None:
+    """In a new epoch the next batch would have the number of a staged one, and be answered as a duplicate of it."""
+    queue = staged_queue()
+    first, second = sealed(queue, deadline_s=1.0), sealed(queue)
+    assert queue.take(0.0) is first
+    ((ended, error),) = queue.expire(2.0)
+    assert ended is first
+    assert isinstance(error, OutcomeUnknown)
+    assert queue.take(3.0) is None
+    assert second.first_sequence == -1
+
+
+def test_a_gap_in_a_transaction_ends_the_batch_behind_it() -> None:
+    queue = staged_queue()
+    batch = sealed(queue)
+    assert queue.take(0.0) is batch
+    gap = OutOfOrderSequence("an earlier batch is missing")
+    assert queue.out_of_sequence(batch, 0.0, gap) == [(batch, gap)]
+    assert queue.take(1.0) is None

@@ -46,7 +46,10 @@ NAMES_MAX = REPEATED_MAX["MetadataRequest.topics"]
 METADATA_ATTEMPT_S = 1.0
 WATCH_S = 0.2  # how often silent streams are looked for
 # These wait for leaders, so the time until the answer is no latency.
-WAITING = (pb.CreateTopicRequest, pb.AddPartitionRequest, pb.CreateGroupRequest, pb.DeleteGroupRequest)
+WAITING = (
+    pb.CreateTopicRequest, pb.AddPartitionRequest, pb.CreateGroupRequest, pb.DeleteGroupRequest,
+    pb.RegisterOwnerRequest, pb.CommitTransactionRequest,
+)  # fmt: skip
 
 
 class Cluster:

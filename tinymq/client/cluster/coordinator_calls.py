@@ -9,9 +9,19 @@ from zlib import crc32
 from tinymq.base.errors import NotFound, OutcomeUnknown
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leader_calls import ask_leader
+from tinymq.client.cluster.routing import Topic
 from tinymq.proto import tinymq_pb2 as pb
 
 COORDINATOR_TOPIC = "__coordinator"
+
+
+async def coordinator_of(cluster: Cluster, name: str, timeout_s: float) -> tuple[Topic, int]:
+    """Return the topic `__coordinator`, and the number of its partition that has the group or transactional id `name`.
+
+    Raises UnknownTopic while the cluster has neither groups nor transactional ids.
+    """
+    topic = await cluster.topic(COORDINATOR_TOPIC, timeout_s)
+    return topic, topic.numbers[crc32(name.encode()) % len(topic.numbers)]
 
 
 class CoordinatorCalls:
@@ -38,8 +48,7 @@ class CoordinatorCalls:
 
     async def _ask(self, request: Any, timeout_s: float) -> Any:
         left: Callable[[], float] = self._cluster.countdown(timeout_s)
-        topic = await self._cluster.topic(COORDINATOR_TOPIC, timeout_s)
-        number = topic.numbers[crc32(self._group.encode()) % len(topic.numbers)]
+        topic, number = await coordinator_of(self._cluster, self._group, timeout_s)
         try:
             return await ask_leader(self._cluster, topic, number, request, timeout_s=max(0.05, left()), changes=False)
         except NotFound as error:

@@ -45,6 +45,20 @@ class ProducerOptions(TypedDict, total=False):
     partitioner: Partitioning | Partitioner
 
 
+class TransactionOptions(TypedDict, total=False):
+    """See TransactionConfig."""
+
+    transaction_timeout_ms: float
+    linger_ms: float
+    batch_bytes_max: int
+    compression: Compression
+    buffer_bytes_max: int
+    block_ms_max: float
+    delivery_timeout_ms: float
+    inflight_batches_max: int
+    partitioner: Partitioning | Partitioner
+
+
 class ReaderOptions(TypedDict, total=False):
     """See ReaderConfig."""
 

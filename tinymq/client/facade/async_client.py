@@ -32,10 +32,12 @@ from tinymq.client.common.options import (
     ProducerOptions,
     QueueOptions,
     ReaderOptions,
+    TransactionOptions,
     WorkerOptions,
 )
 from tinymq.client.common.servers import find_cluster
 from tinymq.client.common.start_positions import Place, Places
+from tinymq.client.common.transaction_config import TransactionConfig
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.scan import FETCH_BYTES_MAX, WAIT_MS, AsyncScan, Tiers, read_range
@@ -50,6 +52,8 @@ from tinymq.client.queue.queue import AsyncQueue
 from tinymq.client.serve.health import Health
 from tinymq.client.serve.serving import STOP_TIMEOUT_S, Serving, stopping_signals
 from tinymq.client.serve.subscription import Handler, Kind, OnError
+from tinymq.client.transaction.owner import Owners
+from tinymq.client.transaction.transaction import AsyncTransaction
 from tinymq.client.work.worker import AsyncWorker, OnLost
 
 if TYPE_CHECKING:
@@ -83,6 +87,7 @@ class AsyncClient:
         self.servers, self.config = find_cluster(servers, context, settings)
         self._connection = Connection(self.servers, self.config, connector, clock, rng)
         self._shared_producers: dict[bool, AsyncProducer] = {}  # behind `send`; under True, the one for nested sends
+        self._owners = Owners()
         self._opened = OpenedObjects()
         self._serving = Serving()
 
@@ -122,17 +127,10 @@ class AsyncClient:
         timestamp: Timestamp | None = None, partition: int | None = None, delay: None = None, deliver_at: datetime,
     ) -> Scheduled: ...  # fmt: skip
     async def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike | None = None,
-        timestamp: Timestamp | None = None,
-        partition: int | None = None,
-        delay: Delay | None = None,
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, delay: Delay | None = None,
         deliver_at: datetime | None = None,
-    ) -> RecordMetadata | Scheduled:
+    ) -> RecordMetadata | Scheduled:  # fmt: skip
         """Write one record and wait until a majority has it on disk. Sends at the same time share batches.
 
         A record that is sent again is never written twice. Raises UnknownTopic, InvalidRequest, BatchTooLarge; at the
@@ -172,14 +170,21 @@ class AsyncClient:
         producer = AsyncProducer(self.cluster(), configure(ProducerConfig, settings), self._connection.call_soon)
         return self._opened.keep(producer)
 
+    def transaction(self, transactional_id: str, **settings: Unpack[TransactionOptions]) -> AsyncTransaction:
+        """A transaction: what it sends becomes visible when it commits, all of it or nothing. Use it in `async with`.
+
+        `transactional_id`: a name that this program uses alone. The first transaction of an id in this client fences
+        the programs that used it before, and rolls back what they had open; the client keeps the id. One transaction of
+        an id at a time. Settings: see TransactionConfig. docs/transactions.md tells the whole story.
+        """
+        config, cluster = configure(TransactionConfig, settings), self.cluster()
+        owner = self._owners.owner(cluster, transactional_id)
+        return self._opened.keep(AsyncTransaction(cluster, owner, config, self._connection.call_soon))
+
     def reader(
-        self,
-        topic: str,
-        partitions: Sequence[int] | None = None,
-        start: Places = "earliest",
-        end: Places | None = None,
-        **settings: Unpack[ReaderOptions],
-    ) -> AsyncReader:
+        self, topic: str, partitions: Sequence[int] | None = None, start: Places = "earliest",
+        end: Places | None = None, **settings: Unpack[ReaderOptions],
+    ) -> AsyncReader:  # fmt: skip
         """A reader of `topic`: iterate over it, `poll` it, or take it as a table.
 
         start, end: "earliest", "latest", Offset(5), a datetime, or a dict of these by partition. `end` is the first
@@ -193,15 +198,9 @@ class AsyncClient:
         return self._opened.keep(reader)
 
     def frame(
-        self,
-        topic: str,
-        columns: Sequence[str] | None = None,
-        partitions: Sequence[int] | None = None,
-        *,
-        offsets: OffsetRange | None = None,
-        times: TimeRange | None = None,
-        **settings: Unpack[ReaderOptions],
-    ) -> AsyncFrame:
+        self, topic: str, columns: Sequence[str] | None = None, partitions: Sequence[int] | None = None, *,
+        offsets: OffsetRange | None = None, times: TimeRange | None = None, **settings: Unpack[ReaderOptions],
+    ) -> AsyncFrame:  # fmt: skip
         """A topic as a table, up to its end at the first use (docs/frames.md). Settings: see ReaderConfig.
 
         columns: names of Message's fields; None: all. offsets: (first, end) of every partition, without `end`. times:

@@ -72,7 +72,8 @@ TWINS = (
         "Producer",
         by_hand="tinymq.client.facade.producer",
         internal=frozenset(
-            {"append_here", "close_s", "closed", "direct", "ended", "ready", "send_delayed", "unfinished"}
+            {"abandon", "append_here", "close_s", "closed", "direct", "ended"}
+            | {"ready", "send_delayed", "unfinished", "written"}
         ),
     ),
     Twin(
@@ -80,6 +81,12 @@ TWINS = (
         "Consumer",
         by_hand="tinymq.client.facade.consumer",
         internal=frozenset({"arrival", "at_hand", "batch", "closed", "leave", "more", "take"}),
+    ),
+    Twin(
+        "tinymq.client.transaction.transaction",
+        "Transaction",
+        by_hand="tinymq.client.facade.transaction",
+        internal=frozenset({"closed", "leave"}),
     ),
     Twin(
         "tinymq.client.work.worker",

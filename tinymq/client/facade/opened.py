@@ -19,16 +19,18 @@ from tinymq.client.net.token_sender import TokenSender
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue
 from tinymq.client.serve.serving import Serving
+from tinymq.client.transaction.transaction import AsyncTransaction
 from tinymq.client.work.worker import AsyncWorker
 
 LOG = logging.getLogger("tinymq.client")
 
-Opened = AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | AsyncWorker | Serving
+Opened = AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | AsyncWorker | AsyncTransaction | Serving
+LEAVING = (AsyncQueue, AsyncConsumer, AsyncWorker, AsyncTransaction)  # that leave otherwise than by `close`
 T = TypeVar("T", bound=Opened)
 
 
 class OpenedObjects:
-    """The producers, readers, scans, queues and consumers of one client, in the order in which they were made."""
+    """The producers, readers, consumers, transactions and so on of one client, in the order in which they were made."""
 
     def __init__(self) -> None:
         self._opened: list[Opened] = []
@@ -47,7 +49,7 @@ class OpenedObjects:
         opened, self._opened = self._opened, []
         for each in opened:
             try:
-                await (each.leave() if isinstance(each, AsyncQueue | AsyncConsumer | AsyncWorker) else each.close())
+                await (each.leave() if isinstance(each, LEAVING) else each.close())
             except TinymqError as error:
                 first = first or error
         return first

@@ -34,6 +34,7 @@ _TIMEOUT_MS = bytes([7 << 3 | _VARINT])
 _MESSAGE_ID = bytes([8 << 3 | _LENGTH])
 _DELIVER_AT_US = bytes([9 << 3 | _VARINT])
 _DELAY_US = bytes([10 << 3 | _VARINT])
+_TRANSACTION = bytes([11 << 3 | _LENGTH])
 
 
 def varint(value: int) -> bytes:
@@ -59,8 +60,12 @@ def produce_batch(
     timeout_ms: int,
     message_id: bytes = b"",
     due: Due | None = None,
+    transaction: bytes = b"",
 ) -> tuple[PackedBatch, int]:
-    """Pack one batch. Returns (the batch, the bytes of its fields and its payload)."""
+    """Pack one batch. Returns (the batch, the bytes of its fields and its payload).
+
+    `transaction`: the serialised BatchTransaction; empty: the batch belongs to none.
+    """
     crc = int(google_crc32c.extend(int(google_crc32c.value(head)), message))
     fields = b"".join(
         (
@@ -74,6 +79,8 @@ def produce_batch(
     if due is not None:
         at_us, delay_us = due.deliver_at_us, due.delay_us
         fields += _DELAY_US + varint(delay_us or 0) if at_us is None else _DELIVER_AT_US + varint(at_us)
+    if transaction:
+        fields += _TRANSACTION + varint(len(transaction)) + transaction
     return PackedBatch(fields, head, message), len(fields) + len(head) + message.size
 
 

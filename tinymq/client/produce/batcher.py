@@ -63,7 +63,9 @@ class Batcher:
         rng: random.Random,
         wake: Callable[[], None],
         loop_ended: Callable[[], bool] = bool,
+        staged: bool = False,
     ) -> None:
+        """`staged`: the batches belong to a transaction."""
         if config.batch_bytes_max > limits.batch_bytes_max - BATCH_OVERHEAD_BYTES:
             most = limits.batch_bytes_max - BATCH_OVERHEAD_BYTES
             raise InvalidConfig(f"batch_bytes_max={config.batch_bytes_max}", hint=f"brokers take up to {most}")
@@ -76,7 +78,7 @@ class Batcher:
             config.buffer_bytes_max, max(1, config.buffer_bytes_max - 2 * config.batch_bytes_max), self.lock
         )
         self.owners = Owners(self.lock)
-        self.buffers = TopicBuffers(config, limits, self.lock, rng, loop_ended)
+        self.buffers = TopicBuffers(config, limits, self.lock, rng, loop_ended, staged=staged)
         self._by_topic = self.buffers.by_topic
         self._config = config
         self._linger_s, self._delivery_s = config.linger_ms / 1000, config.delivery_timeout_ms / 1000

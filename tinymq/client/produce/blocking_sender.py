@@ -30,9 +30,10 @@ from tinymq.client.net.connections import suspicious_s
 from tinymq.client.net.wire import view_of
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.delivery import Delivery
+from tinymq.client.produce.packed_batch import pack
 from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import Owner, SendQueue
-from tinymq.client.produce.sender import ACKS, Sender, pack, partition_of
+from tinymq.client.produce.sender import ACKS, Sender, partition_of
 from tinymq.net.frame_socket import FrameSocket
 from tinymq.proto import tinymq_pb2 as pb
 

@@ -144,6 +144,38 @@ class ScheduledDelivery(_RecordDelivery[Scheduled]):
         return f"schedule id {scheduled.schedule_id}, due at {scheduled.deliver_at:%Y-%m-%dT%H:%M:%SZ}"
 
 
+@value
+class Staged:
+    """A record of a transaction that is on a majority of disks. It gets its offset when the transaction is committed.
+
+    with mq.transaction("billing-4") as tx:
+        staged = tx.send("orders", b"...").result(timeout=30.0)
+        print(staged.topic, staged.partition)
+    """
+
+    topic: str
+    partition: int
+
+
+class StagedDelivery(_RecordDelivery[Staged]):
+    """The way of one record of a transaction to its partition, which ends when the record is staged there: nobody sees
+    it before the commit. Awaitable, and usable in any thread.
+
+        with mq.transaction("billing-5") as tx:
+            staged = tx.send("orders", b"...")
+            staged.add_done_callback(lambda ended: print(ended.exception()))
+            print(staged.result(timeout=30.0).partition, staged.done())
+    """
+
+    __slots__ = ()
+
+    def _result(self) -> Staged:
+        return Staged(self._batch.queue.topic, self._batch.queue.partition)
+
+    def _place(self) -> str:
+        return "staged"
+
+
 def delivery_of(batch: ProducerBatch, row: int) -> Delivery:
     """Return the delivery of a batch's record."""
     delivery = Delivery()
@@ -156,6 +188,13 @@ def scheduled_delivery_of(batch: ProducerBatch) -> ScheduledDelivery:
     delivery = ScheduledDelivery()
     delivery._batch, delivery._row = batch, 0
     return delivery
+
+
+def staged_delivery_of(delivery: Delivery) -> StagedDelivery:
+    """Return the delivery of a record that belongs to a transaction."""
+    staged = StagedDelivery()
+    staged._batch, staged._row = delivery._batch, delivery._row
+    return staged
 
 
 def hasten(delivery: Delivery | ScheduledDelivery, deadline_s: float) -> None:

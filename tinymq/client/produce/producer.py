@@ -16,7 +16,7 @@ from typing import Self, TypeVar, overload
 
 import pyarrow as pa
 
-from tinymq.base.errors import BufferFull, Closed, InvalidRequest, NotDelivered
+from tinymq.base.errors import BufferFull, Closed, InvalidRequest, NotDelivered, TinymqError
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.lookups import topic_with
 from tinymq.client.common import forks
@@ -31,6 +31,7 @@ from tinymq.client.produce.blocking_sender import BlockingSender
 from tinymq.client.produce.delivery import BatchDelivery, Delivery, ScheduledDelivery, hasten
 from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.sender import Sender
+from tinymq.client.produce.staging import Staging
 from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer
 from tinymq.client.produce.whole_batches import WholeBatches, by_partition, by_size
 from tinymq.format.batch import conform
@@ -48,8 +49,11 @@ class AsyncProducer:
         print((await delivery).offset)
     """
 
-    def __init__(self, cluster: Cluster, config: ProducerConfig, wake: Callable[[Callable[[], None]], None]) -> None:
-        """`wake` makes a call on the loop, soon, from any thread."""
+    def __init__(
+        self, cluster: Cluster, config: ProducerConfig, wake: Callable[[Callable[[], None]], None],
+        staging: Staging | None = None,
+    ) -> None:  # fmt: skip
+        """`wake` makes a call on the loop, soon, from any thread. `staging`: the transaction of all records."""
         self.config = config
         self._cluster = cluster
         self.loop = cluster.loop  # the loop that the producer belongs to
@@ -63,16 +67,18 @@ class AsyncProducer:
             rng=cluster.rng,
             wake=lambda: wake(self._sender.pump),
             loop_ended=cluster.loop.is_closed,
+            staged=staging is not None,
         )
-        self._sender = Sender(cluster, config, self.batcher)
+        self._sender = Sender(cluster, config, self.batcher, staging)
         self._whole_batches = whole = WholeBatches(self.batcher, config, cluster.config.limits)
         # The same for records that are batches of their own.
         self.append_identified, self.append_delayed = whole.append_identified, whole.append_delayed
         self._soon = wake
         self._direct: BlockingSender | None = None
         self.append = self.batcher.append  # the synchronous half of send; the facade's threads call it
-        self._process = os.getpid()  # set last: an object that has it is fully initialised
-        exit.enter(self)
+        if staging is None:  # what is staged and not committed is dropped, so nothing is delivered at the exit
+            self._process = os.getpid()  # set last: an object that has it is fully initialised
+            exit.enter(self)
         forks.in_child(self, AsyncProducer._forked)
 
     def _forked(self) -> None:
@@ -217,6 +223,11 @@ class AsyncProducer:
             self._direct = BlockingSender(self._cluster, self.config, self.batcher, self._sender, self._soon)
         return self._direct
 
+    @property
+    def written(self) -> dict[tuple[bytes, int], int]:
+        """How many batches of a transaction are staged, by topic id and partition."""
+        return {place: queue.written for place, queue in self.batcher.buffers.queues.items() if queue.written}
+
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far has ended.
 
@@ -226,6 +237,12 @@ class AsyncProducer:
         self._cluster.check_loop()
         check_wait(timeout)
         await self._sender.flush(timeout)
+
+    def abandon(self, error: TinymqError) -> None:
+        """Close at once. Each record that is not acknowledged yet fails with `error`, which nothing reports."""
+        self._closed = True
+        self._sender.abandon(error)
+        self._ended.set()
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush within `timeout` seconds (delivery_timeout_ms if None), then end the records that are left.

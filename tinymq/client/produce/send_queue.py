@@ -47,8 +47,9 @@ class SendQueue:
     """
 
     __slots__ = (
-        "_draining", "_in_flight", "_limit", "_next_sequence", "_numbered", "_torn", "_written_sequence", "epoch",
-        "failures", "loop_ended", "open", "owner", "partition", "refusal", "resume_s", "sealed", "topic", "topic_id",
+        "_draining", "_in_flight", "_limit", "_next_sequence", "_numbered", "_staged", "_torn", "_written_sequence",
+        "epoch", "failures", "loop_ended", "open", "owner", "partition", "refusal", "resume_s", "sealed", "topic",
+        "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -59,10 +60,15 @@ class SendQueue:
         *,
         limit: int,
         numbered: bool,
+        staged: bool = False,
         loop_ended: Callable[[], bool] = bool,
     ) -> None:
         """`limit` is the maximum of batches in flight. With `numbered`, batches get sequence numbers and may be sent
-        again. `loop_ended` returns True once the event loop that sends the batches is closed."""
+        again. `loop_ended` returns True once the event loop that sends the batches is closed.
+
+        With `staged`, the batches belong to a transaction. Each takes one number, however many records it has. No new
+        epoch begins: a transaction that has lost a batch cannot be committed, so nothing is sent behind it.
+        """
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
@@ -77,6 +83,7 @@ class SendQueue:
         self.loop_ended = loop_ended
         self._limit = limit
         self._numbered = numbered
+        self._staged = staged
         self._in_flight: list[ProducerBatch] = []  # SENT or AGAIN, in order
         self._draining = False  # invariant: if True, some batch of _in_flight is SENT
         self._torn = False  # whether the next number would follow a gap, so that a new epoch has to begin first
@@ -89,6 +96,11 @@ class SendQueue:
     def idle(self) -> bool:
         """Is nothing sealed or in flight?"""
         return not self.sealed and not self._in_flight
+
+    @property
+    def written(self) -> int:
+        """How many sequence numbers are known to be written. Of a transaction: how many batches are staged."""
+        return self._written_sequence
 
     @property
     def takes_partial(self) -> bool:
@@ -109,7 +121,7 @@ class SendQueue:
 
     def take(self, now_s: float) -> ProducerBatch | None:
         """Take the batch to send now, marked as sent and, in a numbered queue, with epoch and sequence. None: wait."""
-        if self._draining or now_s < self.resume_s:
+        if self._draining or now_s < self.resume_s or (self._staged and self._torn):
             return None
         # A batch that failed goes before every batch that was never sent.
         for place, batch in enumerate(self._in_flight):
@@ -137,7 +149,7 @@ class SendQueue:
             self._next_sequence = self._written_sequence
         if batch.unclear:
             # Later batches may be acknowledged already, if a lost attempt of this batch arrived after all.
-            self._next_sequence = max(self._next_sequence, batch.first_sequence + batch.count)
+            self._next_sequence = max(self._next_sequence, self._behind(batch))
             return self._send(batch, now_s)
         if self._torn:
             # A certain batch waits for the new epoch, and the new epoch for the unclear batches of this one.
@@ -159,7 +171,11 @@ class SendQueue:
         if self._numbered:
             assert self._next_sequence >= self._written_sequence, "a sequence would be given twice"
             batch.epoch, batch.first_sequence = self.epoch, self._next_sequence
-            self._next_sequence += batch.count
+            self._next_sequence = self._behind(batch)
+
+    def _behind(self, batch: ProducerBatch) -> int:
+        """The number behind those of a numbered batch."""
+        return batch.first_sequence + (1 if self._staged else batch.count)
 
     def _send(self, batch: ProducerBatch, now_s: float) -> ProducerBatch:
         batch.sent = True
@@ -172,7 +188,7 @@ class SendQueue:
         self.failures = 0
         self.refusal = None
         if self._numbered and batch.epoch == self.epoch:
-            self._written_sequence = max(self._written_sequence, batch.first_sequence + batch.count)
+            self._written_sequence = max(self._written_sequence, self._behind(batch))
             self._next_sequence = max(self._next_sequence, self._written_sequence)
 
     def refused(self, batch: ProducerBatch, now_s: float, delay_s: float | None = None) -> None:
@@ -208,10 +224,10 @@ class SendQueue:
             self._fail(batch, now_s, 0.0)  # because an earlier batch failed: this one is sent again behind it
             return []
         self._torn = True
-        if batch.unknown:
+        if batch.unknown or self._staged:
             self._remove(batch)
             self._drain()
-            return [(batch, _unknown(batch, error))]
+            return [(batch, _unknown(batch, error) if batch.unknown else error)]
         # While attempts are unanswered, the batch is sent again under its number. Once all are refused, it gets a new
         # epoch.
         self._fail(batch, now_s, None)

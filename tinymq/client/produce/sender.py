@@ -31,12 +31,13 @@ from tinymq.client.cluster.lookups import deletion_of
 from tinymq.client.cluster.routing import Partition
 from tinymq.client.common.config import ProducerConfig
 from tinymq.client.net.broker_streams import State
-from tinymq.client.net.ports import PackedBatch
-from tinymq.client.net.wire import batch_head, produce_batch, read_error
+from tinymq.client.net.wire import read_error
 from tinymq.client.produce.batcher import Batcher
+from tinymq.client.produce.packed_batch import pack
 from tinymq.client.produce.placement import Placement
 from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import Ended, Owner, SendQueue
+from tinymq.client.produce.staging import Staging
 from tinymq.client.produce.undelivered import Undelivered
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -53,11 +54,15 @@ ACKS = {"quorum": pb.ACKS_QUORUM, "leader": pb.ACKS_LEADER, "none": pb.ACKS_NONE
 class Sender:
     """The sender of one producer. All calls are made on the loop."""
 
-    def __init__(self, cluster: Cluster, config: ProducerConfig, batcher: Batcher) -> None:
+    def __init__(
+        self, cluster: Cluster, config: ProducerConfig, batcher: Batcher, staging: Staging | None = None
+    ) -> None:
+        """`staging`: the transaction of all batches. None: they belong to none."""
         self._cluster = cluster
         self._clock = cluster.clock
         self._config = config
         self._batcher = batcher
+        self._staging = staging
         self._acks = ACKS[config.acks]
         self._active: dict[SendQueue, tuple[int, int]] = {}  # queues with batches; (leader, epoch) last seen by each
         self._retries = Retries(cluster.clock, self._drive)
@@ -122,12 +127,14 @@ class Sender:
             self._active[queue] = NOT_LOOKED
             if self._tick is None:
                 self._tick = self._clock.call_later(TICK_S, self._look_at_deadlines)
-        if self._config.numbered and not self.producer_id:
+        if self._config.numbered and self._staging is None and not self.producer_id:
             self._background.run("producer id", self._open_producer)
             return
         self._move(queue)
         if queue.idle:
             self._drive(queue)  # which gives it to nobody
+            return
+        if self._staging is not None and not self._staging.admits(queue, self.look):
             return
         partition = partition_of(self._cluster, queue)
         if partition is None:
@@ -168,7 +175,7 @@ class Sender:
 
     def _send(self, queue: SendQueue, batch: ProducerBatch, submit: Callable[..., None]) -> None:
         request_id = batch.request_id = self._cluster.next_request()
-        packed, size = pack(queue, batch, self.producer_id, self._acks)
+        packed, size = pack(queue, batch, self.producer_id, self._acks, self._staging)
         if self._acks == pb.ACKS_NONE:
             submit(request_id, packed, size, None)
             queue.acknowledged(batch)
@@ -218,7 +225,8 @@ class Sender:
             # schedule id, and was delivered when it was appended; one that was delayed has no offset that is known.
             if batch.due is not None:
                 batch.scheduled = (result.schedule_id, result.deliver_at_us or result.append_time_us)
-            base_offset = -1 if result.schedule_id else result.base_offset
+            has_offset = self._staging is None and not result.schedule_id
+            base_offset = result.base_offset if has_offset else -1
             batch.succeed(base_offset, result.append_time_us, result.duplicate)
         if queue.open is not None:
             self._seal_due()
@@ -254,6 +262,8 @@ class Sender:
             self._batcher.pool.release(batch.bytes)
             self._undelivered.add(batch)
             batch.fail(error)
+        if ended and self._staging is not None:
+            self._staging.failed(ended[0][1])
 
     async def _open_producer(self) -> None:
         try:
@@ -327,20 +337,33 @@ class Sender:
         except TimeoutError:
             late = True
         finally:
-            with self._batcher.lock:
-                self.closed = True  # a thread that still owns a queue sees this and ends its batch by itself
-            self._cluster.changed.pop(self.look, None)
-            for timer in (self._linger, self._tick):
-                if timer is not None:
-                    timer.cancel()
-            self._retries.close()
-            self._placement.close()
-            self._background.close()
+            self._stop()
         if late:
             for queue in self._batcher.buffers.queues.values():
                 if self._batcher.owners.take(queue):
                     self._end_all(queue.abandon(_left_behind(self._cluster, queue, timeout_s)))
             self._undelivered.report()
+
+    def abandon(self, error: TinymqError) -> None:
+        """Close at once, and end all batches with `error`. Not while a thread delivers by itself."""
+        self._batcher.close()
+        self._seal_due(all_open=True)
+        self._stop()
+        for queue in self._batcher.buffers.queues.values():
+            if self._batcher.owners.take(queue):
+                self._end_all(queue.abandon(error))
+
+    def _stop(self) -> None:
+        """Send nothing more, and react to nothing."""
+        with self._batcher.lock:
+            self.closed = True  # a thread that still owns a queue sees this and ends its batch by itself
+        self._cluster.changed.pop(self.look, None)
+        for timer in (self._linger, self._tick):
+            if timer is not None:
+                timer.cancel()
+        self._retries.close()
+        self._placement.close()
+        self._background.close()
 
 
 def partition_of(cluster: Cluster, queue: SendQueue) -> Partition | None:
@@ -362,26 +385,3 @@ def _left_behind(cluster: Cluster, queue: SendQueue, timeout_s: float) -> Tinymq
     trouble = _trouble(cluster, queue)
     because = f": {trouble}" if trouble else ""
     return queue.unwritten(f"the producer was closed, and not delivered within {timeout_s:.3g} s{because}", CLOSE_HINT)
-
-
-def pack(queue: SendQueue, batch: ProducerBatch, producer_id: int, acks: int) -> tuple[PackedBatch, int]:
-    assert batch.message is not None, "taken before it was encoded"
-    head = batch_head(
-        codec=batch.codec,
-        record_count=batch.count,
-        producer_id=producer_id,
-        producer_epoch=batch.epoch,
-        first_sequence=batch.first_sequence,
-    )
-    left_s = batch.deadline_s - batch.attempt_s
-    return produce_batch(
-        request_id=batch.request_id,
-        topic_id=queue.topic_id,
-        partition=queue.partition,
-        head=head,
-        message=batch.message,
-        acks=acks,
-        timeout_ms=max(1, int(left_s * 1000)),
-        message_id=batch.message_id,
-        due=batch.due,
-    )

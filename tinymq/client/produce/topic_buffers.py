@@ -90,8 +90,11 @@ class TopicBuffers:
         lock: threading.Lock,
         rng: random.Random,
         loop_ended: Callable[[], bool] = bool,
+        *,
+        staged: bool = False,
     ) -> None:
-        """`loop_ended` returns True once the event loop that sends the batches is closed."""
+        """`loop_ended` returns True once the event loop that sends the batches is closed. `staged`: the batches belong
+        to a transaction."""
         self.by_topic: dict[str, TopicBuffer] = {}
         # By topic id and partition. A partition that disappears and returns keeps its queue: a new one would give the
         # same sequence numbers again, and the broker would answer the records as duplicates.
@@ -101,6 +104,7 @@ class TopicBuffers:
         self._lock = lock
         self._rng = rng
         self._loop_ended = loop_ended
+        self._staged = staged
 
     def open(
         self, topic: str, topic_id: bytes, partitions: Sequence[int], bounds: TopicBounds = UNBOUNDED
@@ -145,6 +149,7 @@ class TopicBuffers:
                     p,
                     limit=config.inflight,
                     numbered=config.numbered,
+                    staged=self._staged,
                     loop_ended=self._loop_ended,
                 )
         return [known[topic_id, p] for p in partitions]

@@ -1,0 +1,121 @@
+"""The calls on one transactional id to its coordinator, wherever that is. Each is repeated until its deadline, safely.
+
+At the deadline a call raises OutcomeUnknown if an attempt may have taken effect, else DeadlineExceeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tinymq.base.errors import QuotaExceeded, TinymqError, UnknownTopic
+from tinymq.client.cluster.cluster import JITTERED, Cluster
+from tinymq.client.cluster.coordinator_calls import coordinator_of
+from tinymq.client.cluster.leader_calls import ATTEMPT_S_MIN, at_leader
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.methods import method_of
+
+COMMIT_PART = 0.75  # of an attempt's time: the coordinator's part, so that its answer arrives in time
+BUSY_MS = 50  # before `begin` is asked again of a coordinator that carries out too many decisions
+
+Place = tuple[bytes, int]
+"""A topic id and a partition's number."""
+
+
+class TransactionCalls:
+    """Finds the partition of `__coordinator` that has the transactional id, and asks its leader."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str) -> None:
+        self._cluster = cluster
+        self._name = transactional_id
+
+    async def register(self, timeout_s: float) -> pb.RegisterOwnerReply:
+        """Take the transactional id. Raises InvalidName, Denied, QuotaExceeded (too many ids)."""
+        request = pb.RegisterOwnerRequest(transactional_id=self._name)
+        left = self._cluster.countdown(timeout_s)
+        reply: pb.RegisterOwnerReply
+        try:
+            reply = await self._ask(request, timeout_s)
+        except UnknownTopic:  # the first registration of the cluster makes the topic: the leader is still to be found
+            reply = await self._cluster.ask(request, timeout_s=max(ATTEMPT_S_MIN, left()), changes=True)
+        return reply
+
+    async def begin(self, producer_id: int, epoch: int, lasts_ms: float, timeout_s: float) -> pb.TransactionRef:
+        """Begin a transaction that lasts `lasts_ms` at most. Raises Fenced."""
+        request = pb.BeginTransactionRequest(
+            transactional_id=self._name, producer_id=producer_id, epoch=epoch, timeout_ms=int(lasts_ms)
+        )
+        reply: pb.BeginTransactionReply = await self._ask(request, timeout_s)
+        return reply.transaction
+
+    async def add(self, transaction: pb.TransactionRef, places: list[Place], timeout_s: float) -> None:
+        """Add partitions to a transaction. Raises TransactionAborted, Fenced, UnknownPartition, InvalidRequest."""
+        request = pb.AddPartitionsRequest(
+            transactional_id=self._name, transaction=transaction, partitions=_partitions(dict.fromkeys(places, 0))
+        )
+        await self._ask(request, timeout_s)
+
+    async def commit(
+        self, transaction: pb.TransactionRef, batches: Mapping[Place, int], timeout_s: float, *, visible: bool
+    ) -> bool:
+        """Commit. With `visible`, wait until all partitions show the records. Returns whether they do.
+
+        Raises TransactionAborted, Fenced, OutcomeUnknown. Once the transaction is committed, it raises nothing.
+        """
+        request = pb.CommitTransactionRequest(
+            transactional_id=self._name, transaction=transaction, partitions=_partitions(batches), visible=visible
+        )
+        left = self._cluster.countdown(timeout_s)
+        reply: pb.CommitTransactionReply = await self._ask(request, timeout_s)
+        async for _ in self._cluster.attempts(left(), JITTERED):
+            if reply.visible or not visible or not left():
+                break
+            reply = await self._committed(request, left(), reply)
+        return reply.visible
+
+    async def abort(self, transaction: pb.TransactionRef | None, timeout_s: float) -> None:
+        """Roll a transaction back; None: the open one of the id, whoever owns it. Raises InvalidRequest (it is
+        committed), Fenced, NotFound."""
+        await self._ask(pb.AbortTransactionRequest(transactional_id=self._name, transaction=transaction), timeout_s)
+
+    async def describe(self, timeout_s: float) -> pb.ListTransactionalIdsReply:
+        """The state of the id: one item, or none if it does not exist."""
+        reply: pb.ListTransactionalIdsReply = await self._ask(
+            pb.ListTransactionalIdsRequest(transactional_id=self._name), timeout_s
+        )
+        return reply
+
+    async def _committed(
+        self, request: pb.CommitTransactionRequest, timeout_s: float, before: pb.CommitTransactionReply
+    ) -> pb.CommitTransactionReply:
+        """Ask again about a transaction that is committed. Returns `before` if nobody answers."""
+        try:
+            reply: pb.CommitTransactionReply = await self._ask(request, timeout_s)
+        except TinymqError:
+            return before
+        return reply
+
+    async def _ask(self, request: Any, timeout_s: float) -> Any:
+        left = self._cluster.countdown(timeout_s)
+        topic, number = await coordinator_of(self._cluster, self._name, timeout_s)
+
+        async def ask(address: str, left_s: float) -> Any:
+            attempt_s = max(ATTEMPT_S_MIN, min(left_s, self._cluster.attempt_s))
+            if isinstance(request, pb.CommitTransactionRequest):
+                request.timeout_ms = max(1, int(attempt_s * COMMIT_PART * 1000))
+            try:
+                return await self._cluster.ask_broker(address, request, attempt_s)
+            except QuotaExceeded as error:
+                if isinstance(request, pb.BeginTransactionRequest):
+                    error.detail.setdefault("retry_after_ms", str(BUSY_MS))  # some decision is carried out soon
+                raise
+
+        what = f"{method_of(request).name} of {self._name!r}"
+        return await at_leader(self._cluster, topic, number, ask, what=what, timeout_s=max(ATTEMPT_S_MIN, left()))
+
+
+def _partitions(batches: Mapping[Place, int]) -> list[pb.TransactionPartition]:
+    return [
+        pb.TransactionPartition(topic_id=topic_id, partition=number, batches=count)
+        for (topic_id, number), count in batches.items()
+    ]

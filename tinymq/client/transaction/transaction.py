@@ -1,0 +1,365 @@
+"""AsyncTransaction: records in several partitions that become visible together, or never.
+
+A producer of its own stages the records (tinymq/client/produce): each batch is on a majority of disks, and has no
+offsets yet. `commit` tells the coordinator how many batches each partition must have. The coordinator decides, and the
+partitions show the records. A transaction that has lost a batch is rolled back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import TracebackType
+from typing import Literal, NoReturn, Self
+
+import pyarrow as pa
+
+from tinymq.base.errors import (
+    Closed,
+    Denied,
+    Fenced,
+    InvalidRequest,
+    NotDelivered,
+    NotFound,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    TinymqError,
+    TransactionAborted,
+)
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.transaction_calls import Place
+from tinymq.client.common import forks
+from tinymq.client.common.argument_checks import WAIT_S_MIN, check_wait
+from tinymq.client.common.transaction_config import TransactionConfig
+from tinymq.client.common.values import HeadersLike, Timestamp
+from tinymq.client.produce.delivery import BatchDelivery, Delivery, StagedDelivery, staged_delivery_of
+from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, AsyncProducer
+from tinymq.client.transaction.added_partitions import AddedPartitions
+from tinymq.client.transaction.owner import Begun, Owner
+
+LOG = logging.getLogger("tinymq.client")
+
+Wait = Literal["visible", "decided"]
+
+UNKNOWN_HINT = "call commit again, or read back before you send again: the next transaction of this id ends this one"
+
+
+class State(Enum):
+    """How far a transaction is."""
+
+    NEW = "not begun"
+    OPEN = "open"
+    COMMITTING = "being committed"
+    COMMITTED = "committed"
+    ABORTED = "rolled back"
+    UNKNOWN = "of unknown outcome"  # the commit has no answer yet
+
+
+class AsyncTransaction:
+    """A transaction. Made by AsyncClient.transaction(); use it in `async with`, which commits at the end, and rolls
+    back if an exception leaves the block.
+
+        async with mq.transaction("billing-1") as tx:
+            await tx.send("orders", b"...", key=b"42")
+            await tx.send("emails", b"...")
+
+    For one task at a time.
+    """
+
+    transactional_id: str
+    """The name under which the transaction was begun."""
+
+    def __init__(
+        self, cluster: Cluster, owner: Owner, config: TransactionConfig, wake: Callable[[Callable[[], None]], None]
+    ) -> None:
+        """`wake` makes a call on the loop, soon, from any thread."""
+        self.config = config
+        self.transactional_id = owner.name
+        # The synchronous half of send, which the facade's threads call. It refuses unless the transaction is open.
+        self.append: Callable[..., Delivery | None] = self._refuse
+        self._cluster = cluster
+        self._owner = owner
+        self._wake = wake
+        self._state = State.NEW
+        self._visible = False
+        self._failure: TinymqError | None = None  # why an open transaction cannot be committed any more
+        self._left: Closed | None = None  # what the program has to hear: the client was closed meanwhile
+        self._begun: Begun | None = None
+        self._partitions: AddedPartitions | None = None
+        self._producer: AsyncProducer | None = None
+        self._batches: Mapping[Place, int] = {}  # staged ones, from the first attempt to commit on
+        forks.in_child(self, AsyncTransaction._forked)
+
+    def _forked(self) -> None:
+        self.append = forks.refuse
+
+    def __repr__(self) -> str:
+        return f"<AsyncTransaction of {self.transactional_id!r}, {self._state.value}>"
+
+    @property
+    def visible(self) -> bool:
+        """Do all partitions show the records? False before the commit, and where `commit` did not wait for it."""
+        return self._visible
+
+    @property
+    def closed(self) -> bool:
+        """Is the transaction over, as far as this client can say?"""
+        return self._state in (State.COMMITTED, State.ABORTED, State.UNKNOWN)
+
+    # ---- the beginning -------------------------------------------------------------------------------
+
+    async def begin(self, *, timeout: float | None = None) -> None:
+        """Begin. `with` does this. The first transaction of an id in this client registers the id: another program
+        that uses it is fenced, and what it had open is rolled back.
+
+        Raises InvalidRequest (a transaction of this id is open here), Fenced, UnsupportedVersion, DeadlineExceeded,
+        OutcomeUnknown: what may have begun is ended by the next one, or by its time-out.
+        """
+        self._cluster.check_loop()
+        if self._state is not State.NEW:
+            raise InvalidRequest("this transaction has begun before", hint="make another one: mq.transaction(...)")
+        timeout_s = self._timeout_s(timeout)
+        self._state = State.ABORTED  # unless it begins
+        self._begun = await self._owner.begin(self.config.transaction_timeout_ms, timeout_s)
+        request_s = self._cluster.config.request_timeout_ms / 1000
+        self._partitions = AddedPartitions(self._owner.calls, self._begun, request_s, self._failed)
+        self._producer = AsyncProducer(self._cluster, self.config.producer(), self._wake, self._partitions)
+        self._state = State.OPEN
+        self.append = self._producer.append
+
+    # ---- records -------------------------------------------------------------------------------------
+
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: None = None, delay: None = None,
+        deliver_at: None = None,
+    ) -> StagedDelivery:  # fmt: skip
+        """Append one record to the transaction's buffer. Waits for room up to block_ms_max, then raises BufferFull.
+
+        The delivery ends when the record is staged: on a majority of disks, without an offset. Nobody need wait for it,
+        because `commit` does. A message id, a delay and deliver_at are refused. Raises TransactionAborted, Fenced,
+        UnknownTopic, InvalidRequest, BatchTooLarge.
+        """
+        self._cluster.check_loop()
+        check_plain(message_id, delay, deliver_at)
+        delivery = self.append(topic, value, key, headers, timestamp, partition)
+        if delivery is None:
+            producer = self._open_producer()
+            try:
+                delivery = await producer.send(
+                    topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+                )
+            except Closed:  # the transaction has failed or ended while the record waited for room
+                self._refuse()
+        return staged_delivery_of(delivery)
+
+    async def send_batch(
+        self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None
+    ) -> BatchDelivery:
+        """Send a whole table, as AsyncProducer.send_batch does. In the result, `base_offset` is -1."""
+        self._cluster.check_loop()
+        producer = self._open_producer()
+        try:
+            return await producer.send_batch(topic, data, partition=partition)
+        except Closed:  # as above
+            self._refuse()
+
+    # ---- the end -------------------------------------------------------------------------------------
+
+    async def commit(self, wait: Wait = "visible", *, timeout: float | None = None) -> bool:
+        """Commit, and return whether all partitions show the records already.
+
+        Waits until everything sent is staged, and until the decision is on a majority of disks: from then on it is
+        irrevocable. With wait="visible" it also waits until all partitions show the records. If the time is up before
+        that, it returns False, and they follow. `timeout` in seconds; request_timeout_ms if not given.
+
+        Raises TransactionAborted, Fenced, or why a record was refused: nothing will ever be visible. OutcomeUnknown: no
+        coordinator has answered; `commit` may be called again.
+        """
+        self._cluster.check_loop()
+        if wait not in ("visible", "decided"):
+            raise InvalidRequest(f"wait={wait!r}", hint="one of 'visible', 'decided'")
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        if self._state not in (State.OPEN, State.UNKNOWN):
+            if self._state is State.COMMITTED:
+                return self._visible
+            self._refuse()
+        asked = staged = self._state is State.UNKNOWN  # by an earlier call
+        self._state, self.append = State.COMMITTING, self._refuse
+        try:
+            if not staged:
+                self._batches = await self._staged(left())
+                staged = True
+            self._visible = await self._decided(wait, left(), asked)
+        except OutcomeUnknown as error:
+            self._end(State.UNKNOWN, error)
+            raise
+        except TinymqError as error:
+            self._end(State.ABORTED, error)
+            raise
+        except BaseException:  # interrupted; once all is staged, the coordinator may have been asked
+            self._end(State.UNKNOWN if staged else State.ABORTED)
+            raise
+        self._end(State.COMMITTED)
+        return self._visible
+
+    async def abort(self, *, timeout: float | None = None) -> None:
+        """Roll back: nothing that was sent will ever be visible. A second call does nothing.
+
+        Raises InvalidRequest if the transaction is committed. After another error nothing is committed, either: the
+        brokers roll the transaction back when its time is up.
+        """
+        self._cluster.check_loop()
+        timeout_s = self._timeout_s(timeout)
+        if self._state is State.ABORTED:
+            return
+        if self._state in (State.COMMITTED, State.COMMITTING):
+            raise InvalidRequest(f"the transaction is {self._state.value}", hint="begin another one")
+        if self._state is State.NEW:
+            self._end(State.ABORTED)
+            return
+        unknown, self._state = self._state is State.UNKNOWN, State.ABORTED
+        assert self._begun is not None, "only a transaction that has begun is rolled back"
+        self._drop(TransactionAborted("the transaction was rolled back by its program"))
+        try:
+            await self._owner.calls.abort(self._begun.transaction, timeout_s)
+        except Fenced as error:
+            self._end(State.ABORTED, error)
+            if unknown:  # the other owner may have found it committed
+                raise
+        except TinymqError as error:
+            self._end(State.UNKNOWN if unknown else State.ABORTED, error)
+            raise
+        else:
+            self._end(State.ABORTED)
+
+    async def leave(self) -> None:
+        """Roll an open transaction back, because its client is closed."""
+        if self._state is not State.OPEN:
+            return
+        LOG.warning("a transaction of %r was open when its client was closed: it is rolled back", self.transactional_id)
+        try:
+            await self.abort(timeout=LEAVING_IN_ERROR_S)
+        except TinymqError as error:
+            LOG.warning("%r is rolled back when its time is up: %s", self.transactional_id, error)
+        self._left = Closed("the client was closed, and the transaction was rolled back")
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if self._state is State.OPEN:
+                await self.commit()
+            elif self._left is not None:
+                raise self._left
+        elif self._state is State.OPEN:
+            try:
+                await self.abort(timeout=LEAVING_IN_ERROR_S)
+            except TinymqError as late:
+                error.add_note(f"and the transaction is rolled back only when its time is up: {late}")
+
+    # ---- the steps -----------------------------------------------------------------------------------
+
+    async def _staged(self, timeout_s: float) -> Mapping[Place, int]:
+        """Wait until everything is staged, and return the number of batches in each partition."""
+        assert self._producer is not None, "only a transaction that has begun is committed"
+        try:
+            await self._producer.flush(timeout_s)
+        except NotDelivered:
+            pass  # `_failed` was told of the first error
+        except TimeoutError as error:
+            self._failed(TransactionAborted(f"not everything was staged in time: {error}"))
+        if self._failure is not None:
+            await self._roll_back(self._failure)
+        return self._producer.written
+
+    async def _roll_back(self, failure: TinymqError) -> NoReturn:
+        """Roll back what cannot be committed. Raises the reason."""
+        assert self._begun is not None, "only a transaction that has begun fails"
+        self._drop(failure)
+        try:
+            await self._owner.calls.abort(self._begun.transaction, LEAVING_IN_ERROR_S)
+        except Fenced as error:
+            raise error from failure
+        except TinymqError as error:
+            LOG.info("%r is rolled back when its time is up: %s", self.transactional_id, error)
+        raise failure
+
+    async def _decided(self, wait: Wait, timeout_s: float, asked: bool) -> bool:
+        """Commit. `asked`: an earlier call has asked the coordinator, and got no answer."""
+        assert self._begun is not None, "only a transaction that has begun is committed"
+        transaction, visible = self._begun.transaction, wait == "visible"
+        try:
+            return await self._owner.calls.commit(transaction, self._batches, timeout_s, visible=visible)
+        except TransactionAborted:
+            raise
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(error.message, hint=UNKNOWN_HINT, **error.detail) from error
+        except TinymqError as error:
+            if asked or "unclear" in error.detail:  # an earlier attempt may have committed it
+                raise OutcomeUnknown(error.message, hint=UNKNOWN_HINT, **error.detail) from error
+            if isinstance(error, Fenced | Denied):
+                raise
+            await self._roll_back(aborted_by(error))
+
+    def _failed(self, error: TinymqError) -> None:
+        """Something has failed: the transaction cannot be committed, and takes no further records."""
+        if self._failure is None and self._state in (State.OPEN, State.COMMITTING):
+            self._failure = aborted_by(error)
+            self.append = self._refuse
+            self._cluster.loop.call_soon(self._drop, self._failure)  # not while the sender ends batches
+
+    def _drop(self, reason: TinymqError) -> None:
+        """Send nothing more, and end the records that are not staged yet."""
+        self.append = self._refuse
+        if self._partitions is not None:
+            self._partitions.close()
+        if self._producer is not None:
+            self._producer.abandon(reason)
+
+    def _end(self, state: State, error: TinymqError | None = None) -> None:
+        self._state = state
+        self._drop(error or Closed(f"the transaction is {state.value}"))
+        if self._begun is not None:
+            self._owner.ended(self._begun, error)
+
+    def _open_producer(self) -> AsyncProducer:
+        if self._state not in (State.OPEN, State.COMMITTING) or self._producer is None or self._failure is not None:
+            self._refuse()
+        return self._producer
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        """Stand in for `append` while the transaction takes no records. Raises the reason."""
+        if self._failure is not None:
+            raise self._failure
+        if self._state is State.NEW:
+            raise InvalidRequest("the transaction has not begun", hint="use it in `with`, or call begin")
+        raise Closed(f"the transaction is {self._state.value}", hint="begin another one: mq.transaction(...)")
+
+    def _timeout_s(self, timeout: float | None) -> float:
+        check_wait(timeout, least_s=WAIT_S_MIN)
+        return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout
+
+
+def check_plain(message_id: object, delay: object, deliver_at: object) -> None:
+    """Refuse what a record of a transaction cannot have. Raises InvalidRequest."""
+    if message_id is not None or delay is not None or deliver_at is not None:
+        raise InvalidRequest(
+            "a record of a transaction has no message id, and is not delayed",
+            hint="send it by mq.send, or by a producer",
+        )
+
+
+def aborted_by(error: TinymqError) -> TinymqError:
+    """Return what a transaction raises that `error` ends. The same records fail again if they were refused for good."""
+    permanent = isinstance(error, InvalidRequest | NotFound | Denied) and not isinstance(error, OutOfOrderSequence)
+    if permanent:
+        return error
+    aborted = TransactionAborted(f"the transaction is rolled back: {error.message}")
+    aborted.__cause__ = error
+    return aborted
