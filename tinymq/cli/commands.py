@@ -24,6 +24,9 @@ app.command("tinymq.cli.verbs.topic:app", name="topic", help="Create, list, desc
 app.command("tinymq.cli.verbs.produce:app", name="produce", help="Send lines from standard input or files.")
 app.command("tinymq.cli.verbs.consume:app", name="consume", help="Print records.")
 app.command("tinymq.cli.verbs.schedule:app", name="schedule", help="List and cancel delayed records.")
+app.command(
+    "tinymq.cli.verbs.transaction:app", name="transaction", help="List and describe transactions, and roll them back."
+)
 app.command("tinymq.cli.verbs.channel:app", name="channel", help="List, move and delete the channels of a topic.")
 app.command(
     "tinymq.cli.verbs.group:app", name="group", help="Make, list, describe, alter, move and delete consumer groups."

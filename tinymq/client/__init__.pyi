@@ -27,6 +27,8 @@ from tinymq.client.admin.scans import ScanSummary as ScanSummary
 from tinymq.client.admin.scans import ServedBy as ServedBy
 from tinymq.client.admin.schedule import AsyncSchedule as AsyncSchedule
 from tinymq.client.admin.schedule import ScheduledDescription as ScheduledDescription
+from tinymq.client.admin.transactions import TransactionalIdDescription as TransactionalIdDescription
+from tinymq.client.admin.transactions import TransactionDescription as TransactionDescription
 from tinymq.client.admin.users import AccessAnswer as AccessAnswer
 from tinymq.client.admin.users import QuotaDescription as QuotaDescription
 from tinymq.client.admin.users import TokenDescription as TokenDescription

@@ -17,6 +17,7 @@ from tinymq.client.admin.partition_offsets import PartitionOffsets, find_place
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.admin.schedule import AsyncSchedule
 from tinymq.client.admin.topics import Topics
+from tinymq.client.admin.transactions import TransactionAdmin, TransactionalIdDescription
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leadership_transfer import transfer_leader
 from tinymq.client.cluster.routing import Broker, Partition
@@ -75,12 +76,22 @@ class AsyncAdmin(AsyncGroupAdmin):
         async with admin.hold("jobs", 0, 0) as held:
             print(held.log_start)
         print([scheduled.deliver_at async for scheduled in admin.scheduled("jobs")])
+
+    Transactions:
+
+        admin = mq.admin
+        async with mq.transaction("billing-3") as tx:
+            await tx.send("jobs", b"...")
+            print((await admin.describe_transactional_id("billing-3")).transactions)
+        await admin.abort_transaction("billing-3")  # of which none is open any more
+        print([each.transactional_id for each in await admin.list_transactional_ids()])
     """
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self._topics = Topics(cluster, self._brokers)
         self._channels = Channels(cluster)
+        self._transactions = TransactionAdmin(cluster)
 
     # ---- topics and partitions -----------------------------------------------------------------------
 
@@ -346,6 +357,27 @@ class AsyncAdmin(AsyncGroupAdmin):
         released = Lease(holds.check_hold_id(hold_id), 0.0)
         number, timeout_s = check_partition(partition), self._timeout_s(timeout)
         await holds.hold_once(self._cluster, check_topic(topic), number, 0, released, timeout_s)
+
+    # ---- transactions --------------------------------------------------------------------------------
+
+    async def list_transactional_ids(self, *, timeout: float | None = None) -> list[TransactionalIdDescription]:
+        """The transactional ids, by name, with their transactions that are not over.
+
+        Ids whose coordinator has no leader are left out.
+        """
+        return await self._transactions.list(self._timeout_s(timeout))
+
+    async def describe_transactional_id(
+        self, transactional_id: str, *, timeout: float | None = None
+    ) -> TransactionalIdDescription:
+        """One transactional id, with its transactions that are not over. Raises NotFound."""
+        return await self._transactions.describe(transactional_id, self._timeout_s(timeout))
+
+    async def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
+        """Roll the open transaction of a transactional id back, whoever owns it: the owner's next call raises
+        TransactionAborted. Does nothing if none is open. Raises NotFound, OutcomeUnknown.
+        """
+        await self._transactions.abort(transactional_id, self._timeout_s(timeout))
 
     async def _feature_level(self, request: pb.FeatureLevelRequest, timeout: float | None) -> FeatureLevel:
         return feature_level.read(await self._brokers.each(request, self._timeout_s(timeout)))

@@ -11,6 +11,7 @@ from tinymq.client.admin.feature_level import FeatureLevel
 from tinymq.client.admin.holds import ENOUGH, HoldDescription
 from tinymq.client.admin.partition_offsets import PartitionOffsets
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
+from tinymq.client.admin.transactions import TransactionalIdDescription
 from tinymq.client.cluster.routing import Broker, Partition
 from tinymq.client.common.start_positions import OffsetLike, Place
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
@@ -66,6 +67,15 @@ class Admin(GroupAdmin):
         with admin.hold("jobs", 0, 0) as held:
             print(held.log_start)
         print([scheduled.deliver_at for scheduled in admin.scheduled("jobs")])
+
+    Transactions:
+
+        admin = mq.admin
+        with mq.transaction("billing-3") as tx:
+            tx.send("jobs", b"...")
+            print((admin.describe_transactional_id("billing-3")).transactions)
+        admin.abort_transaction("billing-3")  # of which none is open any more
+        print([each.transactional_id for each in admin.list_transactional_ids()])
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncAdmin) -> None:
@@ -352,3 +362,22 @@ class Admin(GroupAdmin):
     def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
         """End a hold, whichever client made it: its records may be removed from now on. A missing hold is no error."""
         self._loop_thread.run(self._async.release_hold(topic, partition, hold_id, timeout=timeout))
+
+    def list_transactional_ids(self, *, timeout: float | None = None) -> list[TransactionalIdDescription]:
+        """The transactional ids, by name, with their transactions that are not over.
+
+        Ids whose coordinator has no leader are left out.
+        """
+        return self._loop_thread.run(self._async.list_transactional_ids(timeout=timeout))
+
+    def describe_transactional_id(
+        self, transactional_id: str, *, timeout: float | None = None
+    ) -> TransactionalIdDescription:
+        """One transactional id, with its transactions that are not over. Raises NotFound."""
+        return self._loop_thread.run(self._async.describe_transactional_id(transactional_id, timeout=timeout))
+
+    def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
+        """Roll the open transaction of a transactional id back, whoever owns it: the owner's next call raises
+        TransactionAborted. Does nothing if none is open. Raises NotFound, OutcomeUnknown.
+        """
+        self._loop_thread.run(self._async.abort_transaction(transactional_id, timeout=timeout))

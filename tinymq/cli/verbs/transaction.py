@@ -1,0 +1,152 @@
+"""`tinymq transaction`: list and describe transactional ids, and roll an open transaction back."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from tinymq.base.errors import NotFound
+from tinymq.base.quantity import quantity
+from tinymq.cli.common.confirmation import confirm
+from tinymq.cli.common.due import left
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json, print_table, say
+from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
+from tinymq.cli.verbs.topic import DryRun, Yes
+
+if TYPE_CHECKING:
+    from tinymq.client import TransactionalIdDescription, TransactionDescription
+
+HELP = """
+A program begins transactions under a transactional id: mq.transaction("billing-1").
+
+Example: tinymq transaction list
+
+Example: tinymq transaction abort billing-1
+"""
+
+app = App(
+    name="transaction",
+    help="Transactions and the ids that begin them: list, describe, abort.",
+    help_epilogue=HELP,
+)
+
+TransactionalId = Annotated[str, Parameter(help="The transactional id, as `tinymq transaction list` shows it.")]
+UNFINISHED = {"open": "open", "committed": "committing", "aborted": "rolling back"}
+
+
+@app.command(name="list")
+def list_(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+    """List the transactional ids: what became of each one's newest transaction, and when a program last used the id.
+
+    `open`: the program has not decided yet; if it does not within the time in `ends in`, the transaction is rolled
+    back. `committing` and `rolling back`: it is decided, and the partitions in `partitions` have not carried it out
+    yet. An id that nobody uses for 7 days is forgotten.
+    """
+    with servers.connect() as mq:
+        found = mq.admin.list_transactional_ids()
+    if output == "json":
+        print_json({"transactional_ids": [_document(each) for each in found]})
+        return
+    rows = []
+    for each in found:
+        newest = each.transactions[-1] if each.transactions else None
+        partitions = sum(len(transaction.partitions) for transaction in each.transactions)
+        used = each.used_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        rows.append((each.transactional_id, each.epoch, _newest(each), partitions, _ends_in(newest), used))
+    print_table(["transactional id", "epoch", "newest", "partitions", "ends in", "used"], rows)
+
+
+@app.command
+def describe(
+    transactional_id: TransactionalId, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table"
+) -> None:
+    """Show the transactions of an id that are not over, and the partitions that they wait for.
+
+    An open transaction shows the partitions to which it has sent; a decided one those that have not carried the
+    decision out yet: their leaders do so as soon as they can.
+    """
+    with servers.connect() as mq:
+        found = mq.admin.describe_transactional_id(transactional_id)
+    if output == "json":
+        print_json(_document(found))
+        return
+    rows = [
+        (each.number, UNFINISHED.get(each.state, each.state), _ends_in(each), _places(each))
+        for each in found.transactions
+    ]
+    print_table(["transaction", "state", "ends in", "partitions"], rows)
+    if not rows:
+        say(f"no transaction of {transactional_id} is under way; its newest one: {_newest(found)}")
+
+
+@app.command
+def abort(
+    transactional_id: TransactionalId,
+    /,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    servers: ServerOptions = DEFAULT_SERVERS,
+    output: Output = "table",
+) -> None:
+    """Roll the open transaction of an id back. Nothing that it has sent will ever be visible.
+
+    Its program is told so by its next call, and may go on with another transaction. A transaction that is decided
+    cannot be rolled back. If none is open, nothing changes, and the exit code is 3.
+    """
+    with servers.connect() as mq:
+        found = mq.admin.describe_transactional_id(transactional_id)
+        still = next((each for each in found.transactions if each.state == "open"), None)
+        if still is None:
+            raise NotFound(
+                f"no transaction of {transactional_id!r} is open",
+                hint=f"see: tinymq transaction describe {transactional_id}",
+            )
+        if not dry_run:
+            confirm(
+                f"roll back what {transactional_id} has sent to {quantity(len(still.partitions), 'partition')}", yes
+            )
+            mq.admin.abort_transaction(transactional_id)
+    if output == "json":
+        print_json({"transactional_id": transactional_id, "number": still.number, "aborted": not dry_run})
+    else:
+        would = "would be" if dry_run else "is"
+        say(f"transaction {still.number} of {transactional_id} {would} rolled back: {_places(still) or 'nothing sent'}")
+
+
+def _newest(found: TransactionalIdDescription) -> str:
+    if found.transactions:
+        state = found.transactions[-1].state
+        return UNFINISHED.get(state, state)
+    return "none" if found.committed is None else "committed" if found.committed else "rolled back"
+
+
+def _ends_in(transaction: TransactionDescription | None) -> str | None:
+    return left(transaction.until) if transaction is not None and transaction.state == "open" else None
+
+
+def _places(transaction: TransactionDescription) -> str:
+    return ", ".join(f"{topic}/{partition}" for topic, partition in transaction.partitions)
+
+
+def _document(found: TransactionalIdDescription) -> dict[str, Any]:
+    return {
+        "transactional_id": found.transactional_id,
+        "producer_id": found.producer_id,
+        "epoch": found.epoch,
+        "used_at": found.used_at.isoformat(),
+        "transactions": [
+            {
+                "number": each.number,
+                "state": each.state,
+                "until": each.until.isoformat(),
+                "partitions": [{"topic": topic, "partition": partition} for topic, partition in each.partitions],
+            }
+            for each in found.transactions
+        ],
+        "decided_number": found.decided_number,
+        "committed": found.committed,
+    }
