@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 import grpc.aio
 
 from tests.client.fake_cluster import FakeCluster, FakeFetchStream, FakeProduceStream
+from tests.client.fake_transactions import TRANSACTION_CALLS
 from tinymq.base.config import Limits
 from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.net.frame_stream import FrameStream
@@ -26,6 +27,7 @@ SERVED = (
     pb.CreateTopicRequest,
     pb.DeleteTopicRequest,
     pb.ClusterStatusRequest,
+    *TRANSACTION_CALLS,
 )
 
 

@@ -204,12 +204,15 @@ mq = Client(sys.argv[1])
 producer = mq.producer()
 producer.send("t", b"parent").result(10)
 assert dict(os.environ) == before, "the client leaves the environment alone"
+tx = mq.transaction("a")
+tx.begin()
+tx.send("t", b"parent")
 waiting = mq.producer(linger_ms=60_000).send("t", b"parent")
 pid = os.fork()
 if pid == 0:
     uses = (
         lambda: producer.send("t", b"child"), lambda: mq.send("t", b"child"), producer.close, mq.admin.list_topics,
-        lambda: Client(sys.argv[1]).send("t", b"child"), waiting.result,
+        lambda: Client(sys.argv[1]).send("t", b"child"), waiting.result, lambda: tx.send("t", b"child"), tx.commit,
     )
     for use in uses:
         try:
@@ -222,6 +225,7 @@ if pid == 0:
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0
 producer.send("t", b"parent").result(10)
+assert tx.commit()
 """
 
 

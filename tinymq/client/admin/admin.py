@@ -365,7 +365,7 @@ class AsyncAdmin(AsyncGroupAdmin):
 
         Ids whose coordinator has no leader are left out.
         """
-        return await self._transactions.list(self._timeout_s(timeout))
+        return await self._transactions.list_ids(self._timeout_s(timeout))
 
     async def describe_transactional_id(
         self, transactional_id: str, *, timeout: float | None = None

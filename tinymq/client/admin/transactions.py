@@ -56,7 +56,7 @@ class TransactionAdmin:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def list(self, timeout_s: float) -> list[TransactionalIdDescription]:
+    async def list_ids(self, timeout_s: float) -> list[TransactionalIdDescription]:
         """All transactional ids, by name, as far as brokers that lead their coordinators answer.
 
         Raises the last error if no broker answers.
