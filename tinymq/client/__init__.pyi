@@ -27,8 +27,6 @@ from tinymq.client.admin.scans import ScanSummary as ScanSummary
 from tinymq.client.admin.scans import ServedBy as ServedBy
 from tinymq.client.admin.schedule import AsyncSchedule as AsyncSchedule
 from tinymq.client.admin.schedule import ScheduledDescription as ScheduledDescription
-from tinymq.client.admin.transactions import TransactionalIdDescription as TransactionalIdDescription
-from tinymq.client.admin.transactions import TransactionDescription as TransactionDescription
 from tinymq.client.admin.users import AccessAnswer as AccessAnswer
 from tinymq.client.admin.users import QuotaDescription as QuotaDescription
 from tinymq.client.admin.users import TokenDescription as TokenDescription
@@ -75,6 +73,8 @@ from tinymq.client.serve.health import HandlerHealth as HandlerHealth
 from tinymq.client.serve.health import Health as Health
 from tinymq.client.serve.verdicts import Reject as Reject
 from tinymq.client.serve.verdicts import Retry as Retry
+from tinymq.client.transaction.descriptions import TransactionalIdDescription as TransactionalIdDescription
+from tinymq.client.transaction.descriptions import TransactionDescription as TransactionDescription
 from tinymq.client.transaction.transaction import AsyncTransaction as AsyncTransaction
 from tinymq.client.work.job import Job as Job
 from tinymq.client.work.worker import AsyncWorker as AsyncWorker

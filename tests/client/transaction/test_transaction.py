@@ -522,8 +522,7 @@ def test_a_canceled_task_rolls_back() -> None:
                     await asyncio.Event().wait()
 
             task = asyncio.create_task(forever())
-            await until(lambda: "BeginTransaction" in cluster.transactions.calls)
-            await asyncio.sleep(0.02)
+            await until(lambda: "AddPartitions" in cluster.transactions.calls)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tinymq.client.common.argument_checks import check_count, check_wait
+from tinymq.client.common.one_thread import OneThread
 from tinymq.client.consume.message_iterator import message_iterator
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.generated.consumer import ConsumerCalls
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.facade.one_thread import OneThread
 from tinymq.client.group.consumer import AsyncConsumer
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from tinymq.base.errors import Closed
 from tinymq.base.types import RecordMetadata
 from tinymq.client.common.argument_checks import check_count, check_wait
+from tinymq.client.common.one_thread import OneThread
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.generated.queue import QueueCalls
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.facade.one_thread import OneThread
 from tinymq.client.produce.delivery import Delivery
 from tinymq.client.produce.producer import AsyncProducer
 from tinymq.client.queue.queue import AsyncQueue

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tinymq.client.common.argument_checks import check_count, check_wait
+from tinymq.client.common.one_thread import OneThread
 from tinymq.client.consume.message_iterator import message_iterator
 from tinymq.client.consume.reader import AsyncReader
 from tinymq.client.consume.records import Chunk, Message
 from tinymq.client.facade.generated.reader import ReaderCalls
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.facade.one_thread import OneThread
 
 
 class Reader(ReaderCalls):

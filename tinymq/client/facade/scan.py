@@ -6,10 +6,10 @@ from queue import Empty
 
 import pyarrow as pa
 
+from tinymq.client.common.one_thread import OneThread
 from tinymq.client.consume.scan import AsyncScan
 from tinymq.client.facade.generated.scan import ScanCalls
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.facade.one_thread import OneThread
 
 
 class Scan(ScanCalls):

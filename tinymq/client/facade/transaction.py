@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from tinymq.client.common.one_thread import OneThread
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.generated.transaction import TransactionCalls
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.facade.one_thread import OneThread
 from tinymq.client.produce.delivery import StagedDelivery, staged_delivery_of
 from tinymq.client.transaction.transaction import AsyncTransaction, check_plain
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tinymq.client.common.argument_checks import check_count, check_wait
+from tinymq.client.common.one_thread import OneThread
 from tinymq.client.facade.generated.worker import WorkerCalls
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.facade.one_thread import OneThread
 from tinymq.client.work.job import Job
 from tinymq.client.work.worker import AsyncWorker
 

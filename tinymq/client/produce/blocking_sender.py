@@ -30,7 +30,6 @@ from tinymq.client.net.connections import suspicious_s
 from tinymq.client.net.wire import view_of
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.delivery import Delivery
-from tinymq.client.produce.packed_batch import pack
 from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import Owner, SendQueue
 from tinymq.client.produce.sender import ACKS, Sender, partition_of
@@ -200,7 +199,7 @@ class BlockingSender:
         """Send the batch and wait for its answer. Raises an error after which the connection cannot be used."""
         address, stream = route.address, route.stream
         batch.request_id = next(self._request_ids)
-        packed, _ = pack(batch.queue, batch, self._sender.producer_id, self._acks)
+        packed, _ = batch.pack(self._sender.producer_id, self._acks)
         attempt_s, started_s = self._cluster.attempt_s, batch.attempt_s
         quota_s = max(0.0, self._silent_until_s.get(address, 0.0) - started_s)
         until_s = min(batch.deadline_s, started_s + quota_s + attempt_s)

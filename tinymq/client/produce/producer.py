@@ -30,8 +30,8 @@ from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.blocking_sender import BlockingSender
 from tinymq.client.produce.delivery import BatchDelivery, Delivery, ScheduledDelivery, hasten
 from tinymq.client.produce.producer_batch import ProducerBatch
+from tinymq.client.produce.send_queue import Staging
 from tinymq.client.produce.sender import Sender
-from tinymq.client.produce.staging import Staging
 from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer
 from tinymq.client.produce.whole_batches import WholeBatches, by_partition, by_size
 from tinymq.format.batch import conform

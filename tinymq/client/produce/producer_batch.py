@@ -20,6 +20,8 @@ from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import FORK_HINT, check_wait
 from tinymq.client.common.due import Due
 from tinymq.client.common.rows import Row, rows_of
+from tinymq.client.net.ports import PackedBatch
+from tinymq.client.net.wire import batch_head, produce_batch
 from tinymq.format.batch import SCHEMA, Codec, encode
 from tinymq.format.columns import Headers
 
@@ -179,6 +181,33 @@ class ProducerBatch:
         self.codec = codec  # before the message: another thread may send the batch as soon as it has one
         self.message = message
         self.cells, self.headers = [], {}
+
+    def pack(self, producer_id: int, acks: int, transaction: bytes = b"") -> tuple[PackedBatch, int]:
+        """Pack the next attempt of a batch. Returns (the batch, its bytes).
+
+        `transaction`: its place in its transaction, which numbers it instead of its producer.
+        """
+        assert self.message is not None, "taken before it was encoded"
+        head = batch_head(
+            codec=self.codec,
+            record_count=self.count,
+            producer_id=producer_id,
+            producer_epoch=self.epoch,
+            first_sequence=-1 if transaction else self.first_sequence,
+        )
+        left_s = self.deadline_s - self.attempt_s
+        return produce_batch(
+            request_id=self.request_id,
+            topic_id=self.queue.topic_id,
+            partition=self.queue.partition,
+            head=head,
+            message=self.message,
+            acks=acks,
+            timeout_ms=max(1, int(left_s * 1000)),
+            message_id=self.message_id,
+            due=self.due,
+            transaction=transaction,
+        )
 
     def succeed(self, base_offset: int, append_time_us: int, duplicate: bool) -> None:
         """End the delivery: the broker has written the batch."""

@@ -20,6 +20,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from typing import Protocol
 
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.base.retry import Backoff
@@ -330,6 +331,22 @@ class SendQueue:
 
     def _drain(self) -> None:
         self._draining = any(b.sent for b in self._in_flight)
+
+
+class Staging(Protocol):
+    """What a sender asks of the transaction to which all its batches belong (tinymq/client/transaction), on the loop."""
+
+    def admits(self, queue: SendQueue, then: Callable[[], None]) -> bool:
+        """Is the queue's partition in the transaction? If not, it is added, and `then` is called when it is in."""
+        ...
+
+    def place_of(self, batch: ProducerBatch) -> bytes:
+        """Return the place of a numbered batch in the transaction, as it is sent: a BatchTransaction."""
+        ...
+
+    def failed(self, error: TinymqError) -> None:
+        """Note that a batch has failed. The transaction cannot be committed any more."""
+        ...
 
 
 def _unknown(batch: ProducerBatch, error: TinymqError) -> OutcomeUnknown:

@@ -33,11 +33,9 @@ from tinymq.client.common.config import ProducerConfig
 from tinymq.client.net.broker_streams import State
 from tinymq.client.net.wire import read_error
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.packed_batch import pack
 from tinymq.client.produce.placement import Placement
 from tinymq.client.produce.producer_batch import ProducerBatch
-from tinymq.client.produce.send_queue import Ended, Owner, SendQueue
-from tinymq.client.produce.staging import Staging
+from tinymq.client.produce.send_queue import Ended, Owner, SendQueue, Staging
 from tinymq.client.produce.undelivered import Undelivered
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -175,7 +173,8 @@ class Sender:
 
     def _send(self, queue: SendQueue, batch: ProducerBatch, submit: Callable[..., None]) -> None:
         request_id = batch.request_id = self._cluster.next_request()
-        packed, size = pack(queue, batch, self.producer_id, self._acks, self._staging)
+        transaction = b"" if self._staging is None else self._staging.place_of(batch)
+        packed, size = batch.pack(self.producer_id, self._acks, transaction)
         if self._acks == pb.ACKS_NONE:
             submit(request_id, packed, size, None)
             queue.acknowledged(batch)

@@ -11,7 +11,6 @@ from tinymq.client.admin.feature_level import FeatureLevel
 from tinymq.client.admin.holds import ENOUGH, HoldDescription
 from tinymq.client.admin.partition_offsets import PartitionOffsets
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
-from tinymq.client.admin.transactions import TransactionalIdDescription
 from tinymq.client.cluster.routing import Broker, Partition
 from tinymq.client.common.start_positions import OffsetLike, Place
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
@@ -19,6 +18,7 @@ from tinymq.client.facade.generated.group_admin import GroupAdmin
 from tinymq.client.facade.generated.hold import Hold
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.facade.schedule import Schedule
+from tinymq.client.transaction.descriptions import TransactionalIdDescription
 
 
 class Admin(GroupAdmin):

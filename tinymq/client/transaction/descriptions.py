@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tinymq.base.errors import NotFound, UnknownTopic
-from tinymq.client.admin.broker_calls import BROKER_TIMEOUT_S, TIMEOUT_S_MIN
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Broker
 from tinymq.client.cluster.transaction_calls import TransactionCalls
 from tinymq.client.common.values import as_datetime
 from tinymq.proto import tinymq_pb2 as pb
+
+BROKER_TIMEOUT_S = 2.0  # for one broker's answer, when all of them are asked: a dead broker delays the call this long
+TIMEOUT_S_MIN = 0.001
 
 
 @dataclass(frozen=True, slots=True)
