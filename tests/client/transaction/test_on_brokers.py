@@ -12,6 +12,7 @@ from tinymq.base.errors import Fenced, TinymqError, TransactionAborted
 from tinymq.client import Transaction
 from tinymq.testing import Cluster
 
+pytestmark = pytest.mark.long
 PARTITIONS = 3
 LARGE = b"x" * 40_000  # what a partition publishes of it is not written again
 

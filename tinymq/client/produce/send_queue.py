@@ -334,7 +334,7 @@ class SendQueue:
 
 
 class Staging(Protocol):
-    """What a sender asks of the transaction to which all its batches belong (tinymq/client/transaction), on the loop."""
+    """What a sender asks of the transaction to which all its batches belong. All calls are made on the loop."""
 
     def admits(self, queue: SendQueue, then: Callable[[], None]) -> bool:
         """Is the queue's partition in the transaction? If not, it is added, and `then` is called when it is in."""
