@@ -81,7 +81,7 @@ class AsyncAdmin(AsyncGroupAdmin):
 
         admin = mq.admin
         async with mq.transaction("billing-3") as tx:
-            await tx.send("jobs", b"...")
+            await tx.send("orders", b"...")
             print((await admin.describe_transactional_id("billing-3")).transactions)
         await admin.abort_transaction("billing-3")  # of which none is open any more
         print([each.transactional_id for each in await admin.list_transactional_ids()])

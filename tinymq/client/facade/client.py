@@ -54,6 +54,8 @@ class Client(ClientCalls):
                 producer.send("orders", b"...")
             later = mq.send("orders", b"...", delay=3600)
             mq.cancel("orders", later.partition, later.schedule_id)
+            with mq.transaction("billing-1") as tx:
+                tx.send("orders", b"...")
             with mq.reader("orders", start=Offset(5), end="latest") as reader:
                 print(len(reader.poll()))
             print(mq.frame("orders").count())

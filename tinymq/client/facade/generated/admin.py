@@ -72,7 +72,7 @@ class Admin(GroupAdmin):
 
         admin = mq.admin
         with mq.transaction("billing-3") as tx:
-            tx.send("jobs", b"...")
+            tx.send("orders", b"...")
             print((admin.describe_transactional_id("billing-3")).transactions)
         admin.abort_transaction("billing-3")  # of which none is open any more
         print([each.transactional_id for each in admin.list_transactional_ids()])
