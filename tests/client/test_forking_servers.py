@@ -183,6 +183,7 @@ def uwsgi(folder: Path, environment: dict[str, str], *options: str) -> Iterator[
 
 
 HOOKS = ("--enable-threads", "--py-call-osafterfork")
+LAZY = ("--enable-threads", "--lazy-apps", "--worker-reload-mercy=5")
 
 
 @pytest.mark.long  # uWSGI is compiled when it is installed
@@ -191,7 +192,8 @@ HOOKS = ("--enable-threads", "--py-call-osafterfork")
     [
         pytest.param(HOOKS, False, "sent", id="with hooks"),
         pytest.param(HOOKS, True, "Closed fork before", id="with hooks, used at import"),
-        pytest.param(("--enable-threads", "--lazy-apps"), False, "sent", id="lazy"),
+        pytest.param(LAZY, False, "sent", id="lazy"),
+        pytest.param(LAZY, True, "sent", id="lazy, used at import"),
         pytest.param((), False, "Closed uWSGI runs no fork hooks", id="without hooks"),
         pytest.param(("--enable-threads",), False, "Closed uWSGI runs no fork hooks", id="threads without hooks"),
     ],
@@ -208,3 +210,22 @@ def test_workers_of_uwsgi_send_or_say_why_not(
             assert get(port).startswith(answer)
     if answer == "sent":
         assert len(values(mq, topic)) >= 4
+
+
+SLOW = """
+import os, threading
+from tinymq import Client
+with Client(os.environ["SERVERS"]) as mq:
+    mq.send(os.environ["TOPIC"], b"importing")
+threading.Event().wait()
+"""
+
+
+@pytest.mark.long  # as above
+def test_uwsgi_ends_while_its_workers_import(cluster: Cluster, mq: Client, tmp_path: Path) -> None:
+    """SIGTERM interrupts an import, of any module. uWSGI goes on with that worker, and kills it after its mercy."""
+    mq.admin.create_topic("uwsgi-slow", partitions=1, replication_factor=1)
+    (tmp_path / "service.py").write_text(SLOW)
+    environment = {**os.environ, "SERVERS": cluster.servers, "TOPIC": "uwsgi-slow"}
+    with mq.reader("uwsgi-slow") as reader, uwsgi(tmp_path, environment, f"--virtualenv={sys.prefix}", *LAZY):
+        assert [next(reader).value for _ in range(2)] == [b"importing"] * 2
