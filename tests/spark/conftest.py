@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tinymq.session.session import close_all
+from tests.fakes.patience import PATIENT
 from tests.spark import java_setup
 from tinymq.client import Client
 from tinymq.testing.cluster import Cluster
@@ -51,7 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Three brokers in this process."""
-    with Cluster(nodes=3) as brokers:
+    with Cluster(nodes=3, timing=PATIENT) as brokers:
         yield brokers
 
 

@@ -53,7 +53,7 @@ def test_a_task_of_a_large_plan_renews_a_part_of_it(monkeypatch: pytest.MonkeyPa
 
 def fill(cluster: Cluster, topic: str, count: int) -> None:
     """Records of 1 KiB, in batches that are small beside the topic."""
-    with cluster.client() as mq, mq.producer(batch_bytes_max=16_384, delivery_timeout_ms=5_000) as producer:
+    with cluster.client() as mq, mq.producer(batch_bytes_max=16_384, delivery_timeout_ms=30_000) as producer:
         for _ in range(count):
             producer.send(topic, b"x" * 1000, partition=0)
 
@@ -177,14 +177,14 @@ def test_a_plan_refuses_no_producer_unless_holdms_says_so(cluster: Cluster, mq: 
     send(cluster, "full", 64)
     reader = batch(cluster, subscribe="full", replica="leader")
     tasks = planned(reader)
-    send(cluster, "full", 64, first=64, batch_bytes_max=1_000, delivery_timeout_ms=5_000)
+    send(cluster, "full", 64, first=64, batch_bytes_max=1_000, delivery_timeout_ms=30_000)
     with pytest.raises(OffsetOutOfRange, match=r"full/0: offsets 0 to 6[34] were planned"):
         read(reader, tasks)
     query = Query(stream(cluster, subscribe="full", startingOffsets="earliest"))
     assert query.batch()
     send(cluster, "full", 1, first=128)
     assert query.begins()
-    send(cluster, "full", 64, first=129, batch_bytes_max=1_000, delivery_timeout_ms=5_000)
+    send(cluster, "full", 64, first=129, batch_bytes_max=1_000, delivery_timeout_ms=30_000)
     with pytest.raises(OffsetOutOfRange, match=r"records are lost: full/0 begins with \d+ now: 128 to 128 were"):
         query.runs()
     assert planned(batch(cluster, subscribe="full", holdMs=60_000))

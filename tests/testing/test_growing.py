@@ -152,8 +152,9 @@ def test_a_manual_transfer_stays_until_the_preferred_broker_restarts() -> None:
     with Cluster(3, timing=Timing(leader_return_s=RETURN_S)) as cluster:
         client = cluster.client()
         topic = client.admin.create_topic("t", replication_factor=3)
-        first, second, _ = topic.partitions[0].replicas
-        assert client.admin.transfer_leader("t", 0) == second
+        first = topic.partitions[0].replicas[PREFERRED]
+        second = client.admin.transfer_leader("t", 0)
+        assert second != first
         assert client.admin.transfer_leader("t", 0, second) == second, "it does already"
         later = cluster.call(lambda: cluster.brokers[second]._clock.monotonic()) + 4 * RETURN_S
         cluster.wait_until(lambda: cluster.brokers[second]._clock.monotonic() > later)

@@ -100,6 +100,7 @@ def test_it_says_what_grpc_says(tinymq_cluster: Cluster) -> None:
                 for number in range(3):
                     made = batch(topic.topic_id, payload(2000 if number else 1), number)
                     result = await sent(produce, made)
+                    assert not result.HasField("error"), result.error
                     assert (result.request_id, result.base_offset) == (number, (0, 1, 2001)[number])
                 damaged = await sent(produce, batch(topic.topic_id, b"not Arrow", 9))
                 assert damaged.error.code == "InvalidBatch", "and the stream continues"
