@@ -154,6 +154,21 @@ def test_a_broker_without_a_report_on_replicas_is_asked_again_and_then_reported(
     assert whole.wrong == []
 
 
+class Moving(Asked):
+    """A cluster in which broker 2 campaigns at first, because a leadership moves to it."""
+
+    def status(self, broker: int) -> dict[str, Any] | None:
+        self.tries[broker] += 1
+        return {"replicas": [{"role": "candidate" if (broker, self.tries[broker]) == (2, 1) else "follower"}]}
+
+
+def test_a_leadership_that_moves_meanwhile_is_waited_for(tmp_path: Path) -> None:
+    cluster = Moving(tmp_path)
+    pages = system.ProductSystem(cast(RealCluster, cluster))._pages()
+    assert {page["replicas"][0]["role"] for page in pages.values()} == {"follower"}
+    assert cluster.tries == {1: 1, 2: 2, 3: 1}
+
+
 def test_a_page_names_replicas_of_topics_that_are_there() -> None:
     ids = ["ab" * 16, "cd" * 16]
     rest = {"role": "follower", "high_watermark": 7, "commit_index": 9, "log_start": 2, "reason": ""}

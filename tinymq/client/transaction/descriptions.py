@@ -109,7 +109,9 @@ class TransactionAdmin:
             request = pb.ListTransactionalIdsRequest(after=after)
             reply = await self._cluster.ask_broker(broker.address, request, broker_s)
             infos += reply.ids
-            if not reply.more or not reply.ids:
+            if (
+                not reply.more or not reply.ids or reply.ids[-1].transactional_id <= after
+            ):  # or the broker goes in circles
                 return infos
 
     def _described(self, info: pb.TransactionalIdInfo) -> TransactionalIdDescription:

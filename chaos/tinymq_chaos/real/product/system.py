@@ -88,12 +88,17 @@ class ProductSystem:
         return CollectedReplicas(notes + self._read(history, hurt, statuses), silent)
 
     def _pages(self) -> dict[int, Status]:
-        """Return the /status page of each broker that has one."""
-        until_s, found, brokers = time.monotonic() + ANSWER_S, dict[int, Status](), self.target.brokers
+        """Return the /status page of each broker that has one.
+
+        A broker with a candidate is asked again: a leadership that moves home makes one for a moment.
+        """
+        until_s, found, moving = time.monotonic() + ANSWER_S, dict[int, Status](), set[int]()
         while True:
-            found |= {n: page for n in brokers if n not in found and (page := self.target.status(n)) is not None}
-            missing = [n for n in brokers if n not in found and self.target.running(n)]
-            if not missing or time.monotonic() > until_s:
+            asked = [n for n in self.target.brokers if n not in found or n in moving]
+            found |= {n: page for n in asked if (page := self.target.status(n)) is not None}
+            missing = [n for n in asked if n not in found and self.target.running(n)]
+            moving = {n for n, page in found.items() if any(r["role"] == "candidate" for r in page["replicas"])}
+            if not (missing or moving) or time.monotonic() > until_s:
                 return dict(sorted(found.items()))
             time.sleep(POLL_S)
 
