@@ -1,7 +1,7 @@
 """Checks the JSON Web Tokens of an issuer (RFC 7519, with the advice of RFC 8725), and says which user each one is.
 
-A token counts if the issuer signed it by the one algorithm that is configured, for this audience, and now. What the
-token says of its algorithm or of where its key is decides nothing.
+A token counts if the issuer signed it by the one algorithm that is configured, for this audience, and now. The
+token's own words about its algorithm, or about the place of its key, decide nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one open stream may do: its place in the gate, from its opening to its end."""
+"""The rights of one open stream, from its opening to its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Access = tuple[str, str, bytes | str]
 
 
 class StreamGuard:
-    """What one open stream may do: asked once for each resource, and again after each change."""
+    """The rights of one open stream: asked for once for each resource, and again after each change."""
 
     __slots__ = ("_call", "_gate", "allowed", "caller", "lapsed", "refused")
 

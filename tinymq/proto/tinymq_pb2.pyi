@@ -1958,7 +1958,7 @@ class AbortTransactionRequest(_message.Message):
     transactional_id: _builtins.str
     @_builtins.property
     def transaction(self) -> Global___TransactionRef:
-        """unset: the open one, whoever owns it. For people"""
+        """unset: the open one of the id, of any owner. For people"""
 
     def __init__(
         self,

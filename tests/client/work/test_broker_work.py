@@ -66,8 +66,15 @@ def work_of(stream: OneWriter) -> BrokerWork:
     def failed(error: Exception) -> None:
         raise error
 
-    link = cast(Link, OneLink(stream))
-    return BrokerWork(link, SystemClock(), TIMEOUT_S, 60.0, lambda work: None, lambda work, error: None, failed)
+    return BrokerWork(
+        cast(Link, OneLink(stream)),
+        SystemClock(),
+        timeout_s=TIMEOUT_S,
+        max_handler_s=60.0,
+        arrived=lambda work: None,
+        ended=lambda work, error: None,
+        failed=failed,
+    )
 
 
 async def opened(stream: OneWriter) -> BrokerWork:

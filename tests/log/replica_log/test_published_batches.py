@@ -12,6 +12,7 @@ import pytest
 
 from tests.log.opened import reopened, settle, with_log
 from tests.log.published import discard, publish, stage, visible
+from tests.log.read_bytes import counted
 from tests.log.test_stored_frames import sent
 from tests.log.values import LIMITS, append, everything, faulty, open_both, run
 from tinymq.base.errors import CorruptData, OffsetOutOfRange
@@ -20,7 +21,6 @@ from tinymq.format.transactional import STAGED_HEAD_SIZE
 from tinymq.log import Log, Store
 from tinymq.log.files.files import RealFiles
 from tinymq.log.segment.reads import SENT_BATCH_BYTES_MIN, StoredFrames
-from tinymq.simulation.faulty_files import FaultyFile
 
 LARGE = 100_000
 SEGMENT_BYTES = 8 << 20
@@ -333,26 +333,16 @@ def test_times_are_looked_up_batch_by_batch(seed: int, tail_bytes: int) -> None:
 
 @pytest.mark.parametrize("count", [100, 2000])
 def test_one_batch_among_many_costs_a_few_items_and_one_batch(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, read = faulty(), 0
+    files = faulty()
 
     async def fill(store: Store, log: Log) -> None:
         publish(log, [(stage(log, b"%4d" % number * 50, number=number), 1) for number in range(count)])
 
-    real = FaultyFile.read
-
-    def counted(self: FaultyFile, position: int, length: int) -> bytes:
-        nonlocal read
-        data = real(self, position, length)
-        read += len(data)
-        return data
-
     async def check(store: Store, log: Log) -> None:
-        nonlocal read
-        monkeypatch.setattr(FaultyFile, "read", counted)
-        read = 0
+        read = counted(monkeypatch)
         found = next(iter_entries(await log.reader.read_from_offset(3, count, 1)))
         assert found.payload == b"   3" * 50
-        assert read < 250_000 + 36 * count, "two rows of the sparse index, the PUBLISH entry, and the batch"
+        assert read() < 250_000 + 36 * count, "two rows of the sparse index, the PUBLISH entry, and the batch"
 
     with_log(fill, files, segment_bytes=SEGMENT_BYTES)
     reopened(check, files, segment_bytes=SEGMENT_BYTES)

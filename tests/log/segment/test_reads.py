@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.log.opened import reopened, with_log
+from tests.log.read_bytes import counted
 from tests.log.values import append, faulty
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER_SIZE, iter_entries
 from tinymq.log import Log, Store
-from tinymq.simulation.faulty_files import FaultyFile, FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 PAYLOAD = 100_000
 COUNT = 8
@@ -30,23 +31,12 @@ def filled() -> FaultyFiles:
 
 @pytest.mark.parametrize("bytes_max", [1, PAYLOAD, 250_000, 399_999, 1_000_000])
 def test_few_bytes_are_read_beyond_the_served_ones(bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = 0
-    real = FaultyFile.read
-
-    def counted(self: FaultyFile, position: int, length: int) -> bytes:
-        nonlocal read
-        data = real(self, position, length)
-        read += len(data)
-        return data
-
     async def check(store: Store, log: Log) -> None:
-        nonlocal read
-        monkeypatch.setattr(FaultyFile, "read", counted)
-        read = 0
+        read = counted(monkeypatch)
         served = await log.reader.read_from_offset(2, log.next_offset, bytes_max)
         assert next(iter_entries(served)).header.base_offset == 2
         assert len(served) <= max(bytes_max, PAYLOAD + 1000)
-        assert read - len(served) < 70_000, "the headers, and only frames that are served"
+        assert read() - len(served) < 70_000, "the headers, and only frames that are served"
 
     reopened(check, filled(), tail_cache_bytes_max=1, segment_bytes=BYTES)
 

@@ -20,7 +20,7 @@ Waiting = list[tuple[Question, "asyncio.Future[Standing]"]]
 
 
 class StandingQuestions:
-    """One request to each coordinator is under way. What is asked meanwhile goes together with the next one.
+    """One request to each coordinator is under way. Questions that come meanwhile travel with the next one.
 
     So an answer is never older than its question: a question does not join a request that has been sent.
     """
@@ -39,7 +39,7 @@ class StandingQuestions:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def ask(self, place: PartitionId, transaction: TransactionId, coordinator: int) -> Standing:
-        """What became of a transaction, as the partition `coordinator` of `__coordinator` says.
+        """The standing of a transaction at the partition `coordinator` of `__coordinator`.
 
         Raises InvalidRequest (there is no such partition), and as `TransactionCalls.standings`.
         """
@@ -59,7 +59,7 @@ class StandingQuestions:
         return GroupId(TopicId(topic.topic_id), coordinator)
 
     async def _send(self, coordinator: int, group: GroupId) -> None:
-        """Send what waits, request after request, until nothing waits."""
+        """Send the waiting questions, request after request, until none is left."""
         asked: Waiting = []
         try:
             while waiting := self._waiting.pop(coordinator, []):

@@ -176,7 +176,7 @@ class TransactionCoordinator:
             return
 
     async def abort_open(self, name: str) -> None:
-        """Roll the open transaction of a transactional id back, if it has one, whoever owns it.
+        """Roll the open transaction of a transactional id back, if it has one, of any owner.
 
         Raises NotFound, NotLeader, NotReady, DeadlineExceeded, OutcomeUnknown.
         """

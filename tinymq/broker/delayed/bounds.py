@@ -1,4 +1,4 @@
-"""What a delayed batch may ask for, and how many of them may wait. Pure."""
+"""The bounds of delayed batches: of their due times, and of how many wait. Pure."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tinymq.base.errors import InvalidBatch
-from tinymq.broker.delayed.staged_reads import StagedBatch
+from tinymq.broker.delayed.staged_reads import StagedPayload
 from tinymq.broker.state.delayed import DelayedBatch
 from tinymq.format.batch import BatchLimits, Codec, decode_batch, encode_record_batch, pack_batch, parse_batch_header
 
@@ -25,7 +25,7 @@ class DueBatch(NamedTuple):
     """A delayed batch that is due, with its bytes."""
 
     waiting: DelayedBatch
-    staged: StagedBatch
+    staged: StagedPayload
 
 
 class MergedBatch(NamedTuple):

@@ -20,16 +20,16 @@ class EntryReader(Protocol):
     async def read(self, index: int, bytes_max: int) -> list[Entry]: ...
 
 
-class StagedBatch(NamedTuple):
+class StagedPayload(NamedTuple):
     """A delayed batch with its bytes."""
 
     head: StagedHead
     batch: bytes
 
 
-async def read_staged(reader: EntryReader, wanted: Sequence[DelayedBatch]) -> dict[int, StagedBatch]:
+async def read_staged(reader: EntryReader, wanted: Sequence[DelayedBatch]) -> dict[int, StagedPayload]:
     """Read batches, and return them by schedule id. Raises CorruptData; OffsetOutOfRange if an entry is gone."""
-    found: dict[int, StagedBatch] = {}
+    found: dict[int, StagedPayload] = {}
     left = sorted(wanted, key=lambda batch: batch.entry_index, reverse=True)
     while left:
         first = left[-1].entry_index
@@ -39,7 +39,7 @@ async def read_staged(reader: EntryReader, wanted: Sequence[DelayedBatch]) -> di
             entry = entries[batch.entry_index - first]
             if entry.index != batch.entry_index or entry.header.kind != Kind.STAGED:
                 raise CorruptData(f"entry {entry.index} is no delayed batch", index=entry.index)
-            found[batch.schedule_id] = StagedBatch(*unpack_staged(entry.payload))
+            found[batch.schedule_id] = StagedPayload(*unpack_staged(entry.payload))
         if not entries:
             raise CorruptData(f"entry {first} is not in the log", index=first)
     return found

@@ -1,5 +1,4 @@
-"""Makes room for records in a bounded partition: its leader moves the log start. What has to go is decided in
-capacity.py."""
+"""Makes room for records in a bounded partition: its leader moves the log start. capacity.py decides how far."""
 
 from __future__ import annotations
 

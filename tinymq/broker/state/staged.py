@@ -69,7 +69,7 @@ class StagedEntry(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What batches without offsets take of a partition's bounds."""
+    """The room that batches without offsets take in a partition's bounds."""
 
     batches: int
     records: int
@@ -86,7 +86,7 @@ NOTHING = Waiting(0, 0, 0)
 
 
 class Totals:
-    """What waits in all replicas of one broker. Not replicated: each broker has other replicas."""
+    """The waiting batches of all replicas of one broker. Not replicated: each broker has other replicas."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -123,7 +123,7 @@ class StagedTransaction:
 
     @property
     def waiting(self) -> Waiting:
-        """What the entries take."""
+        """The room that the entries take."""
         return Waiting(len(self), self.records, self.bytes)
 
     @property
@@ -195,7 +195,7 @@ class StagedTransactions:
 
     @property
     def waiting(self) -> Waiting:
-        """What all staged batches take."""
+        """The room that all staged batches take."""
         return Waiting(self._batches, self._records, self._bytes)
 
     @property

@@ -30,7 +30,7 @@ def check_transactional(config: TopicConfig, header: BatchHeader, size: int) -> 
 
 
 def check_transaction(limits: Limits, staged: Waiting, records: int) -> None:
-    """Raises BatchTooLarge if the transaction, with what is `staged` of it, takes no batch of so many records."""
+    """Raises BatchTooLarge if the transaction takes no batch of so many records beside what is `staged` of it."""
     batches_max = min(ITEMS_MAX, (limits.uncommitted_bytes_max - END_SIZE) // ITEM_SIZE)
     if staged.batches >= batches_max or staged.records + records > RECORDS_MAX:
         message = f"the transaction has {staged.batches} batches of {staged.records} records in the partition"

@@ -137,21 +137,20 @@ class Staging:
         return self._applied.held(transaction)
 
     def entries_of(self, transaction: TransactionId) -> Sequence[StagedEntry]:
-        """What an end of the transaction ends: all its entries in the log, in order, those that are not applied yet
-        included."""
+        """The entries that an end of the transaction ends: all that it has in the log, applied or not, in order."""
         tail, staged = self._tails.get(transaction), self._applied.get(transaction)
         uncommitted = () if tail is None else tail.entries.values()
         return [*(() if staged is None else staged.entries), *uncommitted]
 
     def waiting_of(self, transaction: TransactionId) -> Waiting:
-        """What the transaction's entries in the log take."""
+        """The room that the transaction's entries in the log take."""
         tail, staged = self._tails.get(transaction), self._applied.get(transaction)
         applied = NOTHING if staged is None else staged.waiting
         return applied if tail is None else applied.plus(tail.waiting)
 
     @property
     def waiting(self) -> Waiting:
-        """What staged batches take once everything is applied that this leader has appended."""
+        """The room of the staged batches, those included that this leader has appended and not applied yet."""
         return self._applied.waiting.plus(self._more)
 
     @property

@@ -75,7 +75,7 @@ def describe(item: Dumped) -> dict[str, Any]:
 
 
 def _transaction(item: DumpedEntry) -> dict[str, Any]:
-    """What an entry of a transaction says of it; {} for other entries."""
+    """The transaction that an entry names, for the output; {} for other entries."""
     from tinymq.format.transactional import PublishedItems, TransactionName
 
     found = item.transaction

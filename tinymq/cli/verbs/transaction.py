@@ -39,7 +39,7 @@ UNFINISHED = {"open": "open", "committed": "committing", "aborted": "rolling bac
 
 @app.command(name="list")
 def list_(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
-    """List the transactional ids: what became of each one's newest transaction, and when a program last used the id.
+    """List the transactional ids, with the outcome of the newest transaction, and the time of the newest use.
 
     `open`: the program has not decided yet; if it does not within the time in `ends in`, the transaction is rolled
     back. `committing` and `rolling back`: it is decided, and the partitions in `partitions` have not carried it out

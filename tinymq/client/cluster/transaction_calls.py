@@ -74,7 +74,7 @@ class TransactionCalls:
         return reply.visible
 
     async def abort(self, transaction: pb.TransactionRef | None, timeout_s: float) -> None:
-        """Roll a transaction back; None: the open one of the id, whoever owns it. Raises InvalidRequest (it is
+        """Roll a transaction back; None: the open one of the id, of any owner. Raises InvalidRequest (it is
         committed), Fenced, NotFound."""
         await self._ask(pb.AbortTransactionRequest(transactional_id=self._name, transaction=transaction), timeout_s)
 

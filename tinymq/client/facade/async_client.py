@@ -171,7 +171,7 @@ class AsyncClient:
         return self._opened.keep(producer)
 
     def transaction(self, transactional_id: str, **settings: Unpack[TransactionOptions]) -> AsyncTransaction:
-        """A transaction: what it sends becomes visible when it commits, all of it or nothing. Use it in `async with`.
+        """A transaction: its records become visible when it commits, all of them or none. Use it in `async with`.
 
         `transactional_id`: a name that this program uses alone. The first transaction of an id in this client fences
         the programs that used it before, and rolls back what they had open; the client keeps the id. One transaction of

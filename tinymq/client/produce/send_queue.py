@@ -334,7 +334,7 @@ class SendQueue:
 
 
 class Staging(Protocol):
-    """What a sender asks of the transaction to which all its batches belong. All calls are made on the loop."""
+    """The transaction of all batches of a sender, as the sender uses it. All calls are made on the loop."""
 
     def admits(self, queue: SendQueue, then: Callable[[], None]) -> bool:
         """Is the queue's partition in the transaction? If not, it is added, and `then` is called when it is in."""

@@ -16,7 +16,7 @@ PLACES_MAX = 1000  # of one call
 
 
 class AddedPartitions:
-    """What the sender asks of a transaction (`Staging` in tinymq/client/produce/send_queue.py)."""
+    """The transaction, as its sender uses it (`Staging` in tinymq/client/produce/send_queue.py)."""
 
     def __init__(
         self, calls: TransactionCalls, begun: Begun, timeout_s: float, on_failed: Callable[[TinymqError], None]

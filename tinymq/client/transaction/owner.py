@@ -21,7 +21,7 @@ class Begun(NamedTuple):
 
 
 class Owner:
-    """A transactional id, and what its coordinator has given this client."""
+    """A transactional id, with this client's registration and its open transaction."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name = name

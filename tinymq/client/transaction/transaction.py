@@ -84,7 +84,7 @@ class AsyncTransaction:
         self._state = State.NEW
         self._visible = False
         self._failure: TinymqError | None = None  # why an open transaction cannot be committed any more
-        self._left: Closed | None = None  # what the program has to hear: the client was closed meanwhile
+        self._left: Closed | None = None  # raised at the end of the block: the client was closed meanwhile
         self._begun: Begun | None = None
         self._partitions: AddedPartitions | None = None
         self._producer: AsyncProducer | None = None
@@ -111,10 +111,10 @@ class AsyncTransaction:
 
     async def begin(self, *, timeout: float | None = None) -> None:
         """Begin. `with` does this. The first transaction of an id in this client registers the id: another program
-        that uses it is fenced, and what it had open is rolled back.
+        that uses it is fenced, and its open transaction is rolled back.
 
         Raises InvalidRequest (a transaction of this id is open here), Fenced, UnsupportedVersion, DeadlineExceeded,
-        OutcomeUnknown: what may have begun is ended by the next one, or by its time-out.
+        OutcomeUnknown: it may have begun, and then the next one ends it, or its time-out.
         """
         self._cluster.check_loop()
         if self._state is not State.NEW:

@@ -187,7 +187,7 @@ class LogReader:
         return parse_entry(await self.read_from_offset(offset, offset + 1, 1))
 
     def _published_run(self, publish: Entry, offsets: tuple[int, int], bytes_max: int) -> PublishedRun:
-        """What to read of a PUBLISH entry's batches from the first offset on. Raises OffsetOutOfRange, CorruptData."""
+        """The batches of a PUBLISH entry to read from the first offset on. Raises OffsetOutOfRange, CorruptData."""
         self._check_kept(publish, offsets[0])
         on_disk, cached = list[Item](), list[tuple[Item, memoryview]]()
         for item in published_items(publish.header, publish.payload, *offsets):

@@ -1,4 +1,4 @@
-"""Batches of transactions on a produce stream: what they say of their transaction, and the wait until one is stored."""
+"""Batches of transactions on a produce stream: their places in the transaction, and the wait until one is stored."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def transaction_of(ref: pb.TransactionRef) -> TransactionId:
 
 
 @value
-class Staged:
-    """What a batch says of its transaction."""
+class StagedPlace:
+    """The place of a batch in a transaction, and that transaction's coordinator."""
 
     batch: StagedBatch
     coordinator: int
 
 
-def parse_staged(batch: pb.ProduceBatch, checked: CheckedBatch, acks: Acks) -> Staged:
+def parse_staged(batch: pb.ProduceBatch, checked: CheckedBatch, acks: Acks) -> StagedPlace:
     """The place of a batch in its transaction. Raises InvalidRequest for a batch that cannot be in one."""
     said = batch.transaction
     transaction = transaction_of(said.transaction)
@@ -50,7 +50,7 @@ def parse_staged(batch: pb.ProduceBatch, checked: CheckedBatch, acks: Acks) -> S
         raise InvalidRequest("a batch of a transaction has no message id")
     if batch.HasField("deliver_at_us") or batch.HasField("delay_us"):
         raise InvalidRequest("a batch of a transaction cannot be delayed")
-    return Staged(StagedBatch(transaction, said.writer, said.number), said.coordinator)
+    return StagedPlace(StagedBatch(transaction, said.writer, said.number), said.coordinator)
 
 
 class StagingWait:
@@ -59,14 +59,14 @@ class StagingWait:
     def __init__(
         self,
         partition: Partition,
-        staged: Staged,
+        place: StagedPlace,
         checked: CheckedBatch,
         payload: bytes,
         payload_crc: int,
         done: Callable[[Produced | TinymqError], None],
     ) -> None:
         self._partition = partition
-        self._staged = staged
+        self._place = place
         self._checked = checked
         self._payload = payload
         self._payload_crc = payload_crc
@@ -87,11 +87,11 @@ class StagingWait:
         self._task.cancel()
 
     async def _stage(self, deadlines: Deadlines, timeout_s: float) -> None:
-        partition, staged = self._partition, self._staged
+        partition, place = self._partition, self._place
         ticket = deadlines.add(self, timeout_s)
         try:
             await partition.transactions.stage(
-                staged.batch, staged.coordinator, self._checked, self._payload, self._payload_crc
+                place.batch, place.coordinator, self._checked, self._payload, self._payload_crc
             )
         except TinymqError as error:
             self._done(error)

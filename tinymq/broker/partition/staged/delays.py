@@ -19,7 +19,7 @@ from tinymq.broker.delayed.bounds import Due, check_delayed, check_due, check_wa
 from tinymq.broker.delayed.copies import SegmentBounds, due_copies
 from tinymq.broker.delayed.due_times import DueTimes
 from tinymq.broker.delayed.merged_batches import DueBatch, MergedBatch, merge, runs
-from tinymq.broker.delayed.staged_reads import StagedBatch, read_staged
+from tinymq.broker.delayed.staged_reads import StagedPayload, read_staged
 from tinymq.broker.delayed.uncommitted_delays import UncommittedDelays
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.pending_acks import Acks, Produced
@@ -63,7 +63,7 @@ class Delays:
 
     @property
     def waiting_now(self) -> Waiting:
-        """What waits once everything is applied that this leader has appended."""
+        """The batches that wait, those included that this leader has appended and not applied yet."""
         return self.uncommitted.waiting(self._state.delayed)
 
     # ---- staging
@@ -131,10 +131,10 @@ class Delays:
         found = [self.uncommitted.open(self._state.delayed, schedule_id) for schedule_id in schedule_ids]
         return [batch for batch in found if batch is not None]
 
-    async def read(self, batches: Sequence[DelayedBatch]) -> dict[int, StagedBatch]:
+    async def read(self, batches: Sequence[DelayedBatch]) -> dict[int, StagedPayload]:
         return await read_staged(self._group().log.reader, batches)
 
-    def publish(self, schedule_ids: Sequence[int], staged: Mapping[int, StagedBatch]) -> None:
+    def publish(self, schedule_ids: Sequence[int], staged: Mapping[int, StagedPayload]) -> None:
         # Some may have been canceled while their payloads were read.
         due = [DueBatch(batch, staged[batch.schedule_id]) for batch in self.waiting(schedule_ids)]
         for run in runs(due):
@@ -170,7 +170,7 @@ class Delays:
         finally:
             self._copying = None
 
-    def _copy_one(self, batch: DelayedBatch, staged: StagedBatch) -> None:
+    def _copy_one(self, batch: DelayedBatch, staged: StagedPayload) -> None:
         if self.uncommitted.movable(self._state.delayed, batch.schedule_id) is None:
             return  # it has ended, or was copied, meanwhile
         head = StagedHead(
@@ -193,7 +193,7 @@ class Delays:
                 self._publisher.look()  # the append clock may have jumped
 
     def count(self) -> None:
-        """Tell the broker's totals what waits in this replica."""
+        """Report this replica's waiting batches to the broker's totals."""
         batches, size = len(self._state.delayed), self._state.delayed.bytes
         self._totals.change(batches - self._counted[0], size - self._counted[1])
         self._counted = batches, size

@@ -1,4 +1,4 @@
-"""The parts of a partition that what its leader stages has to use."""
+"""The state and the log of one partition, as its delayed batches and its transactions use them."""
 
 from __future__ import annotations
 

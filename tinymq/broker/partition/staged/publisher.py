@@ -16,7 +16,7 @@ import structlog
 from tinymq.base.errors import NotLeader, TinymqError
 from tinymq.base.retry import Backoff
 from tinymq.broker.delayed.due_times import DueTimes
-from tinymq.broker.delayed.staged_reads import StagedBatch
+from tinymq.broker.delayed.staged_reads import StagedPayload
 from tinymq.broker.partition.deadlines import Deadlines, Ticket
 from tinymq.broker.state.delayed import DelayedBatch
 
@@ -40,11 +40,11 @@ class DelayedLog(Protocol):
         """Those of the batches that have not ended, and do not with an uncommitted entry, in the same order."""
         ...
 
-    async def read(self, batches: Sequence[DelayedBatch]) -> dict[int, StagedBatch]:
+    async def read(self, batches: Sequence[DelayedBatch]) -> dict[int, StagedPayload]:
         """The batches by schedule id."""
         ...
 
-    def publish(self, schedule_ids: Sequence[int], staged: Mapping[int, StagedBatch]) -> None:
+    def publish(self, schedule_ids: Sequence[int], staged: Mapping[int, StagedPayload]) -> None:
         """Append the entries that publish batches, in this order, except for those that have ended.
 
         Raises NotLeader, QuotaExceeded, DiskFull, maybe after some of them.

@@ -26,7 +26,7 @@ class StagedBatches:
 
     @property
     def waiting_now(self) -> Waiting:
-        """What waits once everything is applied that this leader has appended."""
+        """The batches that wait, those included that this leader has appended and not applied yet."""
         return self.delays.waiting_now.plus(self.transactions.waiting_now)
 
     def applied(self, entry: Entry, *, leading: bool) -> None:
@@ -44,7 +44,7 @@ class StagedBatches:
         self.transactions.follow(error)
 
     def count(self) -> None:
-        """Tell the broker's totals what waits in this replica."""
+        """Report this replica's waiting batches to the broker's totals."""
         self.delays.count()
         self.transactions.count()
 

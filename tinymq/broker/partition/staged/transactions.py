@@ -1,4 +1,4 @@
-"""The transactions of one replica of a partition: what clients and coordinators ask of its leader.
+"""The transactions of one replica of a partition: the calls of clients and coordinators to its leader.
 
 `LedTransactions` carries it out, one object for each term.
 """
@@ -34,13 +34,13 @@ class PartitionTransactions:
         self._port = port
         self._clock = clock
         self._ask = ask_coordinator
-        self._counted = (0, 0)  # what the broker's totals have of this replica: (batches, bytes)
+        self._counted = (0, 0)  # this replica's share in the broker's totals: (batches, bytes)
         self._led: LedTransactions | None = None  # None: this replica does not lead
         self._log: TermLog | None = None  # of the same term
 
     @property
     def waiting_now(self) -> Waiting:
-        """What is staged once everything is applied that this leader has appended."""
+        """The staged batches, those included that this leader has appended and not applied yet."""
         return self._port.state.staged.waiting if self._led is None else self._led.staging.waiting
 
     # ---- what clients and coordinators ask
@@ -91,7 +91,7 @@ class PartitionTransactions:
             self._led.staging.applied(entry.index)
 
     def count(self) -> None:
-        """Tell the broker's totals what is staged in this replica."""
+        """Report this replica's staged batches to the broker's totals."""
         batches, _, size = self._port.state.staged.waiting
         self._port.staged_totals.change(batches - self._counted[0], size - self._counted[1])
         self._counted = batches, size

@@ -377,7 +377,7 @@ class Admin(GroupAdmin):
         return self._loop_thread.run(self._async.describe_transactional_id(transactional_id, timeout=timeout))
 
     def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Roll the open transaction of a transactional id back, whoever owns it: the owner's next call raises
+        """Roll the open transaction of a transactional id back, of any owner. The owner's next call raises
         TransactionAborted. Does nothing if none is open. Raises NotFound, OutcomeUnknown.
         """
         self._loop_thread.run(self._async.abort_transaction(transactional_id, timeout=timeout))

@@ -70,7 +70,7 @@ class ClientCalls:
         return Producer(self._loop_thread, self._loop_thread.do(lambda: self._async.producer(**settings)))
 
     def transaction(self, transactional_id: str, **settings: Unpack[TransactionOptions]) -> Transaction:
-        """A transaction: what it sends becomes visible when it commits, all of it or nothing. Use it in `with`.
+        """A transaction: its records become visible when it commits, all of them or none. Use it in `with`.
 
         `transactional_id`: a name that this program uses alone. The first transaction of an id in this client fences
         the programs that used it before, and rolls back what they had open; the client keeps the id. One transaction of

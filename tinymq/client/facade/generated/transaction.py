@@ -30,10 +30,10 @@ class TransactionCalls:
 
     def begin(self, *, timeout: float | None = None) -> None:
         """Begin. `with` does this. The first transaction of an id in this client registers the id: another program
-        that uses it is fenced, and what it had open is rolled back.
+        that uses it is fenced, and its open transaction is rolled back.
 
         Raises InvalidRequest (a transaction of this id is open here), Fenced, UnsupportedVersion, DeadlineExceeded,
-        OutcomeUnknown: what may have begun is ended by the next one, or by its time-out.
+        OutcomeUnknown: it may have begun, and then the next one ends it, or its time-out.
         """
         self._loop_thread.run(self._async.begin(timeout=timeout))
 
