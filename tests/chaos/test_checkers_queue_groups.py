@@ -289,6 +289,14 @@ def a_seek(s: Story) -> None:
     state(s, 1, 0, generation=2)
 
 
+def a_nack_after_another_worker_has_settled_the_record(s: Story) -> None:
+    job(s, "a", 2)
+    job(s, "b", 2, 2)
+    settle(s, "b", 2, delivery=2)
+    state(s, 3, 2)
+    settle(s, "a", 2, "nack", delay_s=3.0)
+
+
 def a_burial_that_the_deletion_of_its_group_ended(s: Story) -> None:
     job(s, "a", 2)
     settle(s, "a", 2, "reject")
@@ -312,6 +320,7 @@ def a_record_that_is_granted_alone(s: Story) -> None:
         (a_grant_of_a_deposed_leader, None),
         (a_lease_of_what_was_trimmed, None),
         (a_seek, None),
+        (a_nack_after_another_worker_has_settled_the_record, None),
         (a_burial_that_the_deletion_of_its_group_ended, None),
         (a_record_that_is_granted_alone, None),
         (rejected, None),

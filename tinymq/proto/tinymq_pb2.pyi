@@ -4935,6 +4935,7 @@ class WorkAttached(_message.Message):
     SESSION_MS_FIELD_NUMBER: _builtins.int
     KEYED_FIELD_NUMBER: _builtins.int
     SETTLED_FIELD_NUMBER: _builtins.int
+    REJOIN_MS_FIELD_NUMBER: _builtins.int
     attachment: _builtins.int
     term: _builtins.int
     """the leader's. The worker drops grants of lower terms that arrive later"""
@@ -4949,6 +4950,10 @@ class WorkAttached(_message.Message):
     """a stream that is silent for so long ends the session: send at least three messages in it"""
     keyed: _builtins.bool
     """the group's ordering is `key`: run one record of a key at a time"""
+    rejoin_ms: _builtins.int
+    """It answers an ack that the worker has sent for that very grant, and nothing else
+    a session whose stream broke ends after so long: the worker begins no job that it was granted
+    """
     @_builtins.property
     def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grants]:
         """of what the worker listed: LeaseLost"""
@@ -4970,10 +4975,11 @@ class WorkAttached(_message.Message):
         session_ms: _builtins.int = ...,
         keyed: _builtins.bool = ...,
         settled: _abc.Iterable[Global___Grants] | None = ...,
+        rejoin_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "generation", b"generation", "history", b"history", "keyed", b"keyed", "known", b"known", "lease_ms", b"lease_ms", "lost", b"lost", "session_ms", b"session_ms", "settled", b"settled", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "generation", b"generation", "history", b"history", "keyed", b"keyed", "known", b"known", "lease_ms", b"lease_ms", "lost", b"lost", "rejoin_ms", b"rejoin_ms", "session_ms", b"session_ms", "settled", b"settled", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -5136,7 +5142,9 @@ Global___WorkAsk: _TypeAlias = WorkAsk  # noqa: Y015
 
 @_typing.final
 class WorkRevoked(_message.Message):
-    """The worker does not hold these any more, although it has not settled them."""
+    """The worker does not hold these any more, although it has not settled them. Also when the lease of a record ran out that
+    the worker had not started; of one that it had, the answer to its settlement tells.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -17,7 +17,8 @@ from tinymq_chaos.workloads.context import CALL_S, Context, pause, recording
 
 POLL_S = 0.5
 RECORDS_MAX = (500, 500, 500, 2)  # of one poll; the first is the client's default
-DRAIN_S = 10.0
+STUCK_S = 10.0  # a drain that reads no record for so long has failed
+DRAIN_S = 60.0  # the longest drain: the quota of a client makes one slow
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SETTINGS: dict[str, Any] = {"unreachable_ms_max": 5_000, "fetch_wait_ms": 200, "stale_ms_max": 1_000}
 
@@ -53,7 +54,9 @@ async def drain(
     """Read these partitions, or (None) all, from the beginning to the end that the leader knows, when all is quiet."""
     name = f"{context.name} {replica} end"
     with recording(context, name, "drain", DRAIN_S, reader=name, topic=key, replica=replica) as call:
-        until_s = context.clock.monotonic() + DRAIN_S
+        clock, place = context.clock, dict[int, int]()
+        ends_s = clock.monotonic() + DRAIN_S
+        until_s = clock.monotonic() + STUCK_S
         ends = await _ends(client, topic, partitions)
         start: dict[int, Any] = dict.fromkeys(ends, "earliest")
         while True:
@@ -61,7 +64,9 @@ async def drain(
             try:
                 if await _open(context, reader, name, key, replica):
                     while not reader.at_end and await _poll(context, reader, name, key, replica):
-                        if context.clock.monotonic() > until_s:
+                        if reader.position() != place:
+                            place, until_s = reader.position(), min(clock.monotonic() + STUCK_S, ends_s)
+                        elif clock.monotonic() > until_s:
                             call.failed("DeadlineExceeded")
                             return
                     if reader.at_end:
@@ -70,10 +75,10 @@ async def drain(
                 start = await _later(reader, start, ends)
             finally:
                 await reader.close()
-            if context.clock.monotonic() > until_s:
+            if clock.monotonic() > until_s:
                 call.failed("DeadlineExceeded")
                 return
-            await context.clock.sleep(0.1)
+            await clock.sleep(0.1)
 
 
 async def _later(reader: Any, start: dict[int, Any], ends: dict[int, Offset]) -> dict[int, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.groups.test_queue_leases_model import RECORDS, Replica, World, key_of
+from tests.broker.groups.test_queue_leases_model import RECORDS, SETTINGS, Replica, World, key_of
 from tinymq.base.errors import SessionEnded
+from tinymq.broker.groups.lease_expiry import Expiry
 from tinymq.broker.groups.lease_values import Grant, Verdict, has_settled
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq.broker.state.queue_group import REJECTED
@@ -104,6 +105,20 @@ def test_a_record_waits_while_an_earlier_one_of_its_key_is_being_buried() -> Non
     world.newest.catch_up()
     later.expire(world.now_s)
     assert 4 in [grant.offset for grant in later.grant(A, RECORDS, RECORDS, 0, world.now_s)]
+
+
+def test_the_worker_is_told_of_a_lease_that_ran_out_before_it_began_the_record() -> None:
+    """Of one that it has begun, the answer to its settlement tells: an ack still counts while nobody has the record."""
+    world = World(0)
+    waiting, begun = granted(world, A, 2)
+    leases = world.newest.leases
+    assert leases.extend(A, 1, begun, True, world.now_s) is Verdict.DONE
+    world.now_s += SETTINGS.lease_s
+    leases.hear(A, 1, world.now_s)
+    assert leases.expire(world.now_s) == Expiry(asked=[(A, waiting), (A, begun)], charged=[], freed=[])
+    world.now_s += SETTINGS.ask_s
+    leases.hear(A, 1, world.now_s)
+    assert leases.expire(world.now_s) == Expiry(asked=[], charged=[(A, begun)], freed=[(A, waiting)])
 
 
 def test_an_ack_under_an_older_grant_does_not_end_a_newer_lease() -> None:

@@ -323,7 +323,7 @@ class World:
 
     def expire(self) -> None:
         for leader in self.leaders.values():
-            for session, grant in leader.leases.expire(self.now_s):
+            for session, grant in leader.leases.expire(self.now_s).asked:
                 worker = next((w for w in self.workers.values() if w.session == session), None)
                 if worker is not None and self.rng.random() < 0.5 and grant.offset in worker.held:
                     known = leader.leases.sessions.get(session)

@@ -70,7 +70,7 @@ class Play:
         self.world.now_s += float(seconds)
         for name, number in self.connections.items():
             self.world.newest.leases.hear(_session(name), number, self.world.now_s)
-        asks = self.world.newest.leases.expire(self.world.now_s)
+        asks = self.world.newest.leases.expire(self.world.now_s).asked
         return [f"{_name(session)} is asked about {grant.offset}" for session, grant in asks]
 
     def do_leave(self, name: str) -> list[str]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from tests.client.running import run
 from tests.client.work.test_partition_work import Place
-from tinymq.base.clock import SystemClock
+from tests.fakes.manual_clock import ManualClock
+from tinymq.base.clock import Clock, SystemClock
 from tinymq.base.errors import OutcomeUnknown
 from tinymq.client.net.ports import Link
 from tinymq.client.work.broker_work import BrokerWork
+from tinymq.client.work.partition_work import PartitionWork
 from tinymq.proto import tinymq_pb2 as pb
 
 TIMEOUT_S = 10.0
+TIMES = {"lease_ms": 30_000, "session_ms": 10_000, "rejoin_ms": 3_000}
 
 
 class OneWriter:
@@ -62,16 +66,17 @@ class OneLink:
         return self.stream
 
 
-def work_of(stream: OneWriter) -> BrokerWork:
+def work_of(
+    stream: OneWriter, clock: Clock | None = None, arrived: Callable[[PartitionWork], None] = lambda work: None
+) -> BrokerWork:
     def failed(error: Exception) -> None:
         raise error
 
     return BrokerWork(
         cast(Link, OneLink(stream)),
-        SystemClock(),
+        clock or SystemClock(),
         timeout_s=TIMEOUT_S,
-        max_handler_s=60.0,
-        arrived=lambda work: None,
+        arrived=arrived,
         ended=lambda work, error: None,
         failed=failed,
     )
@@ -121,5 +126,35 @@ def test_what_is_due_is_said_before_a_worker_leaves() -> None:
         stream.go_on.set()
         await closing
         assert stream.said == ["attach", "attach", "detach", "finish"]
+
+    run(scenario())
+
+
+def test_a_worker_asks_its_broker_before_it_begins_a_job_after_a_silence() -> None:
+    async def scenario() -> None:
+        stream, clock, place = OneWriter(), ManualClock(0.0), Place()
+        stream.go_on.set()
+        resumed: list[int] = []
+        broker = work_of(
+            stream, clock, lambda work: resumed.extend(job.offset for job in work.resume(clock.monotonic()))
+        )
+        broker.start()
+        broker.attach(place.work)
+        await _turns()
+        stream.reply(pb.WorkReply(attached=[pb.WorkAttached(attachment=1, term=5, known=True, **TIMES)]))
+        await _turns()
+        place.grant(0)
+        clock.advance(5.0)
+        place.work.parked.append(place.work.held[0])
+        broker.send()
+        await _turns()
+        assert (stream.said, resumed) == (["attach", "ping"], [])
+        broker.send()
+        await _turns()
+        assert stream.said == ["attach", "ping"], "one question at a time"
+        stream.reply(pb.WorkReply(pong=1))
+        await _turns()
+        assert resumed == [0]
+        await broker.close()
 
     run(scenario())

@@ -61,7 +61,7 @@ def test_a_settled_job_begins_no_lease_again(first: Verb) -> None:
 def test_no_verb_raises_for_a_job_that_was_lost(verb: Verb) -> None:
     """The loss comes at any moment, in another thread: `on_lost` and `flush` tell of it."""
     place, job = taken(State.STARTED)
-    place.work.on_lost(place.work.attach(2).started[0], LeaseLost("a seek"))
+    place.work.on_lost(place.work.attach(2, 0.0).started[0], LeaseLost("a seek"))
     VERBS[verb](job)
     assert place.lost == [0]
     place.attach(5)

@@ -17,6 +17,8 @@ from tinymq.client.work.partition_work import Credit, PartitionWork, Settlement
 from tinymq.format.entry import crc32c
 from tinymq.proto import tinymq_pb2 as pb
 
+MAX_HANDLER_S = 60.0
+
 
 class Place:
     """A partition's work, and what it says to the worker."""
@@ -32,6 +34,7 @@ class Place:
             7,
             credit=Credit(10, 10_000),
             limits=Limits(),
+            max_handler_s=MAX_HANDLER_S,
             new_session=lambda: b"%016d" % next(self.sessions),
             settle=self.settle,
             wait=self.wait,
@@ -46,7 +49,7 @@ class Place:
         self.lost.append(job.offset)
 
     def attach(self, term: int, keyed: bool = False) -> pb.WorkAttach:
-        said = self.work.attach(1)
+        said = self.work.attach(1, 0.0)
         self.work.on_attached(pb.WorkAttached(attachment=1, term=term, known=True, keyed=keyed))
         return said
 
@@ -102,7 +105,7 @@ def reattached(place: Place, verb: Verb | None, *, sent: bool, offset: int = 0) 
         place.settle(job, verb, None, "")
     if sent:
         place.said()
-    place.work.attach(2)
+    place.work.attach(2, 0.0)
     grants = write_grants([job.grant])
     place.work.on_attached(pb.WorkAttached(attachment=2, term=6, known=True, lost=grants, settled=grants))
     return [Verb(settle.verb) for settle in place.said()]
@@ -132,7 +135,7 @@ def test_an_ack_of_an_earlier_grant_answers_nothing() -> None:
     newer = place.work.held[0]
     newer.state = State.STARTED
     grants = write_grants([newer.grant])
-    place.work.attach(2)
+    place.work.attach(2, 0.0)
     place.work.on_attached(pb.WorkAttached(attachment=2, term=6, known=True, lost=grants, settled=grants))
     assert place.lost == [0, 0]
 
@@ -149,7 +152,7 @@ def test_after_the_end_of_a_session_the_next_one_asks_about_its_acks() -> None:
     held[2].state = State.STARTED
     place.work.on_ended(SessionEnded("it was silent"))
     assert place.lost == [2]
-    listed = place.work.attach(3)
+    listed = place.work.attach(3, 0.0)
     assert [run.count for grants in listed.started for run in grants.runs] == [2]
     lost, settled = write_grants([held[0].grant, held[1].grant]), write_grants([held[0].grant])
     place.work.on_attached(pb.WorkAttached(attachment=3, term=5, known=False, lost=lost, settled=settled))
@@ -174,9 +177,76 @@ def test_after_the_end_of_its_session_a_worker_has_another_one_and_nothing() -> 
     place = Place()
     place.grant(0)
     place.work.held[0].state = State.STARTED
-    first = place.work.attach(2).session
+    first = place.work.attach(2, 0.0).session
     place.work.on_ended(SessionEnded("it was silent"))
-    said = place.work.attach(3)
+    said = place.work.attach(3, 0.0)
     assert said.session != first
     assert (list(said.held), list(said.started)) == ([], [])
     assert place.lost == [0]
+
+
+# ---- beginning jobs -------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_begun_only_while_the_leader_has_answered_lately() -> None:
+    """Another worker may have the record once the leader has missed this one for `rejoin_ms`."""
+    place = Place()
+    work = place.work
+    work.on_attached(pb.WorkAttached(term=5, known=True, lease_ms=30_000, session_ms=10_000, rejoin_ms=3_000))
+    place.grant(0)
+    job = work.held[0]
+    assert work.begins(job, 2.9)
+    assert not work.begins(job, 3.0)
+    work.parked.append(job)
+    assert work.asks(3.0)
+    assert work.resume(3.0) == []
+    work.confirmation.on_answer(3.5)
+    assert work.begins(job, 6.4)
+    assert not work.asks(6.4)
+    assert work.resume(6.4) == [job]
+
+
+@pytest.mark.parametrize(
+    ("reply", "valid_s"),
+    [
+        (pb.WorkAttached(lease_ms=30_000, session_ms=10_000, rejoin_ms=3_000), 3.0),
+        (pb.WorkAttached(lease_ms=30_000, session_ms=2_000, rejoin_ms=3_000), 2.0),
+        (pb.WorkAttached(lease_ms=4_000, session_ms=10_000, rejoin_ms=3_000), 2.0),
+        (pb.WorkAttached(lease_ms=30_000, session_ms=10_000), 10.0),  # a broker that does not tell rejoin_ms yet
+    ],
+)
+def test_an_answer_counts_for_the_shortest_time_in_which_the_leader_frees_records(
+    reply: pb.WorkAttached, valid_s: float
+) -> None:
+    place = Place()
+    place.work.on_attached(reply)
+    assert place.work.confirmation.valid_s == valid_s
+
+
+def test_a_job_that_is_extended_no_more_is_not_begun_and_goes_back() -> None:
+    """So do the later ones of its key: the other worker would get them while this one has them."""
+    place = Place(keyed=True)
+    work = place.work
+    for offset in (0, 1):
+        place.grant(offset, key=b"k")
+    first = work.held[0]
+    work.confirmation.on_answer(MAX_HANDLER_S)
+    work.keep(MAX_HANDLER_S)
+    assert place.said() == [], "the leader may have leased it to another worker"
+    assert not work.begins(first, MAX_HANDLER_S)
+    work.parked.append(first)
+    assert work.resume(MAX_HANDLER_S) == []
+    said = place.said()
+    assert {Verb(each.verb) for each in said} == {Verb.RELEASE}
+    assert sorted(run.offset for each in said for run in each.grants.runs) == [0, 1]
+    assert not place.lost
+
+
+def test_a_parked_job_that_was_lost_meanwhile_is_not_begun() -> None:
+    place = Place()
+    place.grant(0)
+    job = place.work.held[0]
+    place.work.parked.append(job)
+    place.work.on_lost(write_grants([job.grant])[0], SessionEnded("over"))
+    assert place.work.resume(0.1) == []
+    assert not place.work.parked

@@ -275,10 +275,26 @@ def test_a_worker_is_asked_about_a_lease_that_is_over(cluster: Cluster) -> None:
         await two.until(lambda: 1 in two.grants)
         assert two.grants[1].runs[0].delivery == 2
         assert 0 not in two.grants
+        assert one.revoked == [], "record 1 was begun: the answer to its ack tells"
         assert await one.do("ACK", 0) == []
         assert await one.do("ACK", 1) == ["LeaseLost"]
 
     on(cluster, "asks", test)
+
+
+def test_a_worker_is_told_of_a_lease_that_ran_out_before_it_began_the_record(cluster: Cluster) -> None:
+    async def test(b: Bench) -> None:
+        await b.make(records=1, lease_ms="1000", ask_ms="100")
+        one, two = await b.worker(b"a", credit=1), await b.worker(b"b", credit=0)
+        assert one.attached is not None
+        assert (one.attached.lease_ms, one.attached.session_ms, one.attached.rejoin_ms) == (1000, 10_000, 3000)
+        await one.until(lambda: 0 in one.grants)
+        await one.until(lambda: one.revoked == [0])
+        two.credit(1)
+        await two.until(lambda: 0 in two.grants)
+        assert two.grants[0].runs[0].delivery == 1
+
+    on(cluster, "runs-out", test)
 
 
 def test_a_seek_takes_all_records_back(cluster: Cluster) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from tinymq.base.errors import SessionEnded
 from tinymq.broker.groups.dead_records import DeadRecords
 from tinymq.broker.groups.key_order import KeyOrder
+from tinymq.broker.groups.lease_expiry import Expiry, expire_leases
 from tinymq.broker.groups.lease_proposals import LeaseProposals
 from tinymq.broker.groups.lease_values import AppliedQueue, Era, Grant, Lease, Proposal, QueueSettings, Session, Verdict
 from tinymq.broker.state.queue_group import REJECTED, Charge, Failure, QueueGroup
@@ -337,12 +338,8 @@ class QueueLeases:
 
     # ---- time
 
-    def expire(self, now_s: float) -> list[tuple[bytes, Grant]]:
-        """End sessions and leases that have run out. Returns the grants to ask their workers about.
-
-        A lease that runs out has a last chance: its worker keeps it by an `extend` within `ask_s`. Otherwise the lease
-        ends, with a charge only if the worker had started the record.
-        """
+    def expire(self, now_s: float) -> Expiry:
+        """End sessions and leases that have run out. A delivery counts as failed only if its worker had begun it."""
         self.end_wait(now_s)
         for offset in self.keys.sweep(self.is_settled) if self.keys is not None else ():
             heapq.heappush(self._free, offset)
@@ -350,17 +347,13 @@ class QueueLeases:
             gone = known.closed_s is not None and now_s >= known.closed_s + self._settings.rejoin_s
             if gone or now_s >= known.heard_s + self._settings.session_s:
                 self.end_session(session)
-        asks: list[tuple[bytes, Grant]] = []
-        for offset, lease in [(o, lease) for o, lease in self.leases.items() if now_s >= lease.until_s]:
-            if lease.asked_until_s is None:
-                lease.asked_until_s = now_s + self._settings.ask_s
-                asks.append((lease.session, lease.grant))
-            elif now_s >= lease.asked_until_s and lease.started:
-                del self.leases[offset]
-                self.propose(Proposal(self.era, charges=(Charge(offset, lease.grant.delivery, 0),)))
-            elif now_s >= lease.asked_until_s:
-                self.take_back(offset)
-        return asks
+        expiry = expire_leases(self.leases, now_s, self._settings.ask_s)
+        for _, grant in expiry.charged:
+            del self.leases[grant.offset]
+            self.propose(Proposal(self.era, charges=(Charge(grant.offset, grant.delivery, 0),)))
+        for _, grant in expiry.freed:
+            self.take_back(grant.offset)
+        return expiry
 
     # ---- proposals
 

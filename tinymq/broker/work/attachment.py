@@ -56,6 +56,7 @@ class Attached(NamedTuple):
     settled: list[Grant]  # those of `lost` whose acks have succeeded, if they were sent
     lease_s: float
     session_s: float
+    rejoin_s: float
     keyed: bool
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Fenced, LeaseLost, NotReady, OutcomeUnknown, SessionEnded, TinymqError, UnknownGroup
@@ -109,6 +109,7 @@ class GroupLeader:
             settled=[grant for grant in lost if has_settled(self._applied, self.leases.era, grant)],
             lease_s=self.settings.lease_s,
             session_s=self.settings.session_s,
+            rejoin_s=self.settings.rejoin_s,
             keyed=self.settings.keyed,
         )
         new.port.attached(new.number, answer)
@@ -192,13 +193,11 @@ class GroupLeader:
             known = self.leases.sessions.get(at.session)
             if known is not None and at.port.heard_s > known.heard_s:
                 self.leases.hear(at.session, at.connection, at.port.heard_s)
-        asks: dict[bytes, list[Grant]] = {}
-        for session, grant in self.leases.expire(now_s):
-            asks.setdefault(session, []).append(grant)
-        for session, grants in asks.items():
-            asked = self.attachments.get(session)
-            if asked is not None:
-                asked.port.asked(asked.number, grants)
+        expiry = self.leases.expire(now_s)
+        for asked, grants in self._by_worker(expiry.asked):
+            asked.port.asked(asked.number, grants)
+        for worker, grants in self._by_worker(expiry.freed):
+            worker.port.revoked(worker.number, grants, LeaseLost("the lease ran out before the job was begun"))
         for at in list(self.attachments.values()):
             if at.session not in self.leases.sessions:
                 self._end(at, SessionEnded("the worker was silent for too long"))
@@ -248,13 +247,15 @@ class GroupLeader:
         if era == self.leases.era:
             return
         self.failures.clear()
-        lost: dict[bytes, list[Grant]] = {}
-        for session, grant in self.leases.begin_era(era.history):
-            lost.setdefault(session, []).append(grant)
-        for session, grants in lost.items():
-            at = self.attachments.get(session)
-            if at is not None:
-                at.port.revoked(at.number, grants, LeaseLost("a seek has moved the group"))
+        for at, grants in self._by_worker(self.leases.begin_era(era.history)):
+            at.port.revoked(at.number, grants, LeaseLost("a seek has moved the group"))
+
+    def _by_worker(self, found: Iterable[tuple[bytes, Grant]]) -> list[tuple[Attachment, list[Grant]]]:
+        """The grants of each session that is attached."""
+        grants: dict[bytes, list[Grant]] = {}
+        for session, grant in found:
+            grants.setdefault(session, []).append(grant)
+        return [(self.attachments[session], grants[session]) for session in grants if session in self.attachments]
 
     # ---- grants
 

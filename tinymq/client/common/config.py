@@ -346,7 +346,8 @@ class WorkerConfig:
     """The settings of one worker of a queue group.
 
     prefetch_records, prefetch_bytes: what each partition's leader may lease to this worker ahead of its handlers.
-    max_handler_ms: a job that is in hand for so long is not extended any more, and goes to another worker.
+    max_handler_ms: a job that is in hand for so long is not extended any more, and goes to another worker. A job that
+        was leased ahead and has waited for so long goes back, uncharged.
 
         with mq.worker("emails", group="mailer", prefetch_records=10, max_handler_ms=600_000) as worker:
             print(worker.poll(timeout=5.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from tinymq.base.clock import Clock
@@ -27,7 +28,6 @@ class BrokerWork:
         link: Link,
         clock: Clock,
         timeout_s: float,
-        max_handler_s: float,
         arrived: Callable[[PartitionWork], None],
         ended: Callable[[PartitionWork, TinymqError], None],
         failed: Callable[[Exception], None],
@@ -38,7 +38,6 @@ class BrokerWork:
         self._link = link
         self._clock = clock
         self._timeout_s = timeout_s
-        self._max_handler_s = max_handler_s
         self._arrived = arrived
         self._ended = ended
         self._failed = failed
@@ -48,6 +47,7 @@ class BrokerWork:
         self._attachment = 0
         self._request = 0
         self._ping = False
+        self._pings: deque[tuple[int, float]] = deque()  # those without an answer: number, and when each was sent
         self._finished = False  # nothing more is said on the stream
         self._due = asyncio.Event()
         self._heard_s = clock.monotonic()
@@ -168,11 +168,11 @@ class BrokerWork:
 
     def _request_of_all(self) -> pb.WorkRequest | None:
         """Everything that is to be said now, up to the bounds of a message; what is left makes another one due."""
-        request = pb.WorkRequest()
+        now_s, request = self._clock.monotonic(), pb.WorkRequest()
         attaching, self._attaching = self._attaching, []
         for work in attaching:
             self._attachment += 1
-            request.attach.append(work.attach(self._attachment))
+            request.attach.append(work.attach(self._attachment, now_s))
             self._works[self._attachment] = work
         for work in self._works.values():
             if len(request.settle) >= SETTLE_MAX:
@@ -181,9 +181,11 @@ class BrokerWork:
             settles, credits = work.requests(self._next_request)
             request.settle.extend(settles)
             request.credit.extend(credits)
-        ping, self._ping = self._ping, False
+        asks = not self._pings and any(work.asks(now_s) for work in self._works.values())
+        ping, self._ping = self._ping or asks, False
         if ping:
             request.ping = self._next_request()
+            self._pings.append((request.ping, now_s))
         return request if ping or request.attach or request.settle or request.credit else None
 
     def _next_request(self) -> int:
@@ -211,7 +213,7 @@ class BrokerWork:
         for asked in reply.asked:
             work = works.get(asked.attachment)
             if work is not None:
-                work.on_asked(asked.grants, self._max_handler_s, now_s)
+                work.on_asked(asked.grants, now_s)
         for revoked in reply.revoked:
             work = works.get(revoked.attachment)
             if work is not None:
@@ -222,4 +224,16 @@ class BrokerWork:
                 error = read_error(ended.error)
                 work.on_ended(error)
                 self._ended(work, error)
+        if reply.pong:
+            self._confirm(reply.pong)
         self._due.set()
+
+    def _confirm(self, pong: int) -> None:
+        """The broker has answered a ping, and has told of every grant that was lost before."""
+        while self._pings and self._pings[0][0] <= pong:
+            _, sent_s = self._pings.popleft()
+            for work in self._works.values():
+                work.confirmation.on_answer(sent_s)
+        for work in self._works.values():
+            if work.parked:
+                self._arrived(work)

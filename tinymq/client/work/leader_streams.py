@@ -14,6 +14,7 @@ from tinymq.client.work.partition_work import PartitionWork
 LOOK_S = 0.1  # between looks at leaders that are not attached
 BEATS = 3  # signs of life within the time after which a silent session ends
 EXTENSIONS = 3  # of a lease, within its time
+EARLY = 0.8  # share of the time for which a sign of the leader counts, after which it is asked for the next one
 SILENCE_S = 10.0  # of a broker that has told no session's time yet
 ENDINGS = ("OutcomeUnknown", "SessionEnded", "Closed")  # errors that end an attachment, and not the worker
 
@@ -26,14 +27,12 @@ class LeaderStreams:
     def __init__(
         self,
         cluster: Cluster,
-        max_handler_s: float,
         arrived: Callable[[PartitionWork], None],
         failed: Callable[[Exception], None],
     ) -> None:
         """`arrived`: a partition may have new jobs, or answers. `failed`: no partition will have any more."""
         self.works: dict[int, PartitionWork] = {}  # by partition
         self._cluster = cluster
-        self._max_handler_s = max_handler_s
         self._arrived = arrived
         self._failed = failed
         self._brokers: dict[str, BrokerWork] = {}  # by address
@@ -67,16 +66,18 @@ class LeaderStreams:
         """Show signs of life, and extend what is held, for good."""
         extended_s = self._cluster.clock.monotonic()
         while True:
-            session_s = min((work.session_s for work in self.works.values()), default=SILENCE_S)
-            lease_s = min((work.lease_s for work in self.works.values()), default=SILENCE_S)
-            await self._cluster.clock.sleep(min(session_s / BEATS, lease_s / EXTENSIONS))
+            told = [work.confirmation for work in self.works.values()]
+            session_s = min((each.session_s for each in told), default=SILENCE_S)
+            lease_s = min((each.lease_s for each in told), default=SILENCE_S)
+            valid_s = min((each.valid_s for each in told), default=SILENCE_S)
+            await self._cluster.clock.sleep(min(session_s / BEATS, lease_s / EXTENSIONS, valid_s * EARLY))
             now_s = self._cluster.clock.monotonic()
             if now_s - extended_s >= lease_s / EXTENSIONS:
                 extended_s = now_s
                 for work in self.works.values():
-                    work.keep(self._max_handler_s, now_s)
-            told_s = (work.session_s for work in self.works.values() if work.attached)
-            silence_s = min(told_s, default=SILENCE_S)
+                    work.keep(now_s)
+            sessions_s = (work.confirmation.session_s for work in self.works.values() if work.attached)
+            silence_s = min(sessions_s, default=SILENCE_S)
             for broker in self._brokers.values():
                 broker.look(now_s, silence_s)
 
@@ -110,7 +111,6 @@ class LeaderStreams:
                 link,
                 self._cluster.clock,
                 timeout_ms / 1000,
-                self._max_handler_s,
                 arrived=self._arrived,
                 ended=self._left,
                 failed=self._failed,

@@ -4,6 +4,8 @@ The loop calls everything here. An application's thread only pops jobs, and adds
 
 - A settlement is sent again until it has an answer; a job with such a settlement is listed when the worker attaches.
 - Grants of another attachment, or of a lower term than the attachment's, are dropped.
+- A job is begun only while no other worker can have its record: the leader has answered lately, and the worker has
+  extended the lease (adr/0128).
 - With keyed order, one job of a key is out at a time. After a nack, a reject or a loss, its others are given back.
 """
 
@@ -17,13 +19,13 @@ from tinymq.base.errors import CorruptData, LeaseLost, SessionEnded, TinymqError
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.consume.records import Chunk
 from tinymq.client.net.wire import read_error
+from tinymq.client.work.confirmation import Confirmation
 from tinymq.client.work.grants import Grant, Verb, read_grants, write_grants
 from tinymq.client.work.job import IN_HAND, UNSTARTED, Job, State
 from tinymq.format.batch import BatchLimits, decode_batch
 from tinymq.format.entry import crc32c
 from tinymq.proto import tinymq_pb2 as pb
 
-LEAST_S = 1.0  # which a group may have for leases and sessions
 FINAL = (Verb.ACK, Verb.NACK, Verb.REJECT, Verb.RELEASE)
 
 
@@ -56,6 +58,7 @@ class PartitionWork:
         group_id: int,
         credit: Credit,
         limits: BatchLimits,
+        max_handler_s: float,
         new_session: Callable[[], bytes],
         settle: Callable[[Job, Verb, float | None, str], None],
         wait: Callable[[Job, float | None], Awaitable[None]],
@@ -70,10 +73,9 @@ class PartitionWork:
         self.leaving = False  # the attachment is about to end: no further job is begun
         self.term = 0
         self.keyed = False
-        self.lease_s = LEAST_S  # until the leader tells
-        self.session_s = LEAST_S
+        self.confirmation = Confirmation()
         self.held: dict[int, Job] = {}  # by offset
-        self.parked: deque[Job] = deque()  # taken from the worker's jobs while the partition was not attached
+        self.parked: deque[Job] = deque()  # taken from the worker's jobs when they could not be begun
         self.settling: dict[int, Settlement] = {}  # by request id: sent, and not answered
         self.unsent: list[Settlement] = []
         self.new: list[Job] = []  # to be handed out; the worker takes them
@@ -81,6 +83,7 @@ class PartitionWork:
         self._group_id = group_id
         self._window = credit
         self._limits = limits
+        self._max_handler_s = max_handler_s
         self._new_session = new_session
         self._session = new_session()
         self._settle = settle
@@ -90,17 +93,49 @@ class PartitionWork:
         self._credit_due = False
         self._keys: dict[bytes, deque[Job]] = {}  # by key that is out: those that wait for it
         self._stopped = False
+        self._attached_s = 0.0  # when this attachment was sent
 
-    @property
-    def begins(self) -> bool:
-        """May a job be begun now? If not, the next attachment confirms that it is still this worker's."""
-        return self.attached and not self.leaving
+    # ---- beginning jobs ---------------------------------------------------------------------------------------
+
+    def begins(self, job: Job, now_s: float) -> bool:
+        """May the job be begun now? If not, it is parked."""
+        return self.is_confirmed(now_s) and not self._is_overdue(job, now_s)
+
+    def is_confirmed(self, now_s: float) -> bool:
+        """Whether what the worker holds is certainly still its own."""
+        return self.attached and not self.leaving and self.confirmation.is_valid(now_s)
+
+    def _is_overdue(self, job: Job, now_s: float) -> bool:
+        """Whether the worker extends the job no more."""
+        return now_s - job.since_s >= self._max_handler_s
+
+    def asks(self, now_s: float) -> bool:
+        """Whether jobs wait for a sign that the leader is there."""
+        return bool(self.parked) and self.attached and not self.is_confirmed(now_s)
+
+    def resume(self, now_s: float) -> list[Job]:
+        """The parked jobs that may be begun now. Those that are extended no more are given back."""
+        ready, overdue = [], []
+        for _ in range(len(self.parked)):
+            job = self.parked.popleft()
+            if job.state is not State.WAITING:
+                continue
+            if self._is_overdue(job, now_s):
+                job.state = State.RELEASED
+                overdue.append(job)
+            elif self.is_confirmed(now_s):
+                ready.append(job)
+            else:
+                self.parked.append(job)
+        if overdue:
+            self.settle(Settlement(Verb.RELEASE, overdue))
+        return ready
 
     # ---- attaching --------------------------------------------------------------------------------------------
 
-    def attach(self, attachment: int) -> pb.WorkAttach:
+    def attach(self, attachment: int, now_s: float) -> pb.WorkAttach:
         """Begin, or begin again, under a new attachment."""
-        self.attachment, self.attached = attachment, False
+        self.attachment, self.attached, self._attached_s = attachment, False, now_s
         unanswered = [each for each in self.settling.values() if each.verb in FINAL]
         self.settling.clear()
         self.unsent = [*unanswered, *self.unsent]
@@ -135,8 +170,7 @@ class PartitionWork:
     def on_attached(self, reply: pb.WorkAttached) -> None:
         self.term = max(self.term, reply.term)
         self.keyed = reply.keyed
-        self.lease_s = reply.lease_ms / 1000 or self.lease_s
-        self.session_s = reply.session_ms / 1000 or self.session_s
+        self.confirmation.on_attached(reply, self._attached_s)
         self.attached = True
         for grants in reply.settled:  # before those are dropped that were lost without an answer
             for job in self._jobs_of(read_grants(grants)):
@@ -335,19 +369,19 @@ class PartitionWork:
             if id(job) not in kept and self.holds(job):
                 self._done(job)
 
-    def keep(self, max_s: float, now_s: float) -> None:
-        """Extend what is held and not settled, for at most `max_s` seconds since it was granted or handed out."""
+    def keep(self, now_s: float) -> None:
+        """Extend what is held and not settled, for at most `max_handler_s` since it was granted or handed out."""
         jobs = [
             job
             for job in self.held.values()
-            if (job.state is State.WAITING or job.state in IN_HAND) and now_s - job.since_s < max_s
+            if (job.state is State.WAITING or job.state in IN_HAND) and not self._is_overdue(job, now_s)
         ]
         if jobs:
             self.unsent.append(Settlement(Verb.EXTEND, jobs))
 
-    def on_asked(self, grants: pb.Grants, max_s: float, now_s: float) -> None:
+    def on_asked(self, grants: pb.Grants, now_s: float) -> None:
         """The lease of these is over, and they are still in hand."""
-        jobs = [job for job in self._jobs_of(read_grants(grants)) if now_s - job.since_s < max_s]
+        jobs = [job for job in self._jobs_of(read_grants(grants)) if not self._is_overdue(job, now_s)]
         if jobs:
             self.unsent.append(Settlement(Verb.EXTEND, jobs))
 

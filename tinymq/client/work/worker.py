@@ -75,7 +75,7 @@ class AsyncWorker:
         self._arrived = asyncio.Event()
         self._answers = Answers(self._check, self._timeout_s)
         self._background = Background(self._fail)
-        self._leaders = LeaderStreams(cluster, config.max_handler_ms / 1000, self._take_new, self._fail)
+        self._leaders = LeaderStreams(cluster, self._take_new, self._fail)
         self._works = self._leaders.works
         self._opening = asyncio.Lock()
         self._opened = False
@@ -122,10 +122,10 @@ class AsyncWorker:
                 job = self._jobs.popleft()
             except IndexError:
                 return None
-            if job.state is State.WAITING and not job.partition_work.begins:
-                # The leader may give it to another worker by now. If it does not, the next attachment confirms it.
+            if job.state is State.WAITING and not job.partition_work.begins(job, self._cluster.clock.monotonic()):
+                # Another worker may have it by now. The leader's next answer tells.
                 job.partition_work.parked.append(job)
-                self._wake(self._unpark)  # an attachment may have come meanwhile
+                self._wake(self._unpark)  # the answer may have come meanwhile
             elif job.state is State.WAITING:
                 job.state = State.STARTED if start else State.TAKEN
                 if start:
@@ -253,6 +253,7 @@ class AsyncWorker:
             group_id,
             credit=Credit(self._config.prefetch_records, self._config.prefetch_bytes),
             limits=self._cluster.config.limits,
+            max_handler_s=self._config.max_handler_ms / 1000,
             new_session=lambda: self._cluster.rng.randbytes(SESSION_BYTES),
             settle=self.say,
             wait=self._answers.wait,
@@ -275,8 +276,9 @@ class AsyncWorker:
         """The partition may have new jobs, or answers."""
         new, work.new = work.new, []
         self._jobs.extend(new)
-        while work.begins and work.parked:
-            self._jobs.append(work.parked.popleft())
+        if work.parked:
+            self._jobs.extend(work.resume(self._cluster.clock.monotonic()))
+            self._leaders.send()  # what was given back, or the question whether the leader is there
         if self._stopped and self._jobs:
             self._give_back()
         self._arrived.set()

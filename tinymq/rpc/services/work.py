@@ -213,6 +213,7 @@ class WorkStream:
             settled=_to_wire(answer.settled),
             lease_ms=int(answer.lease_s * 1000),
             session_ms=int(answer.session_s * 1000),
+            rejoin_ms=int(answer.rejoin_s * 1000),
             keyed=answer.keyed,
         )
 

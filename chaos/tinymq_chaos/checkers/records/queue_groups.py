@@ -200,6 +200,8 @@ def _sooner_than_asked(facts: Facts) -> Iterator[Anomaly]:
         nack = nacks.get((_delivery(job), job.args["delivery"] - 1))
         if nack is None or job.invoked_s >= nack.invoked_s + nack.args["delay_s"] * (1 - CLOCKS):
             continue
+        if job.invoked_s < nack.invoked_s:
+            continue  # the nack came too late: it succeeds, without an effect, when the record is settled
         what = f"group {job.args['group']}: delivered {job.invoked_s - nack.invoked_s:.3f} s after its nack"
         yield Anomaly.of(AnomalyKind.TOO_EARLY, what, _delivery(job)[0], nack, job, offsets=(job.args["offset"],))
 

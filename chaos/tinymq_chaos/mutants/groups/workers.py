@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinymq.client.work.confirmation import Confirmation
 from tinymq.client.work.job import State
 from tinymq.client.work.partition_work import PartitionWork
 from tinymq.proto import tinymq_pb2 as pb
@@ -25,9 +26,9 @@ def workers_take_any_grant(p: Patches) -> None:
     test=f"{RULES}a_job_whose_settlement_has_no_answer_is_listed",
 )
 def settled_jobs_are_not_listed(p: Patches) -> None:
-    def attach(self: PartitionWork, attachment: int) -> pb.WorkAttach:
+    def attach(self: PartitionWork, attachment: int, now_s: float) -> pb.WorkAttach:
         self.held = {offset: job for offset, job in self.held.items() if job.state is not State.SETTLED}
-        made: pb.WorkAttach = real(self, attachment)
+        made: pb.WorkAttach = real(self, attachment, now_s)
         return made
 
     real = PartitionWork.attach
@@ -64,3 +65,19 @@ def ended_sessions_are_used_again(p: Patches) -> None:
         self.detached()
 
     p.replace(PartitionWork.on_ended, on_ended)
+
+
+@mutant(
+    "workers: a job is begun only while its leader has answered lately",
+    test=f"{RULES}a_job_is_begun_only_while_the_leader_has_answered_lately",
+)
+def workers_begin_jobs_unconfirmed(p: Patches) -> None:
+    p.replace(Confirmation.is_valid, lambda self, now_s: True)
+
+
+@mutant(
+    "workers: a job that is extended no more is not begun",
+    test=f"{RULES}a_job_that_is_extended_no_more_is_not_begun_and_goes_back",
+)
+def workers_begin_jobs_that_they_do_not_extend(p: Patches) -> None:
+    p.replace(PartitionWork.begins, lambda self, job, now_s: self.is_confirmed(now_s))
