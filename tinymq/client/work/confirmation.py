@@ -15,6 +15,7 @@ class Confirmation:
         self.session_s = LEAST_S
         self.rejoin_s = LEAST_S
         self._sent_s = 0.0
+        self._until_s = 0.0  # kept, because each job that is handed out asks for it
 
     def on_attached(self, reply: pb.WorkAttached, sent_s: float) -> None:
         """The leader has answered the attachment that was sent at `sent_s`, in seconds of the monotonic clock."""
@@ -26,6 +27,7 @@ class Confirmation:
     def on_answer(self, sent_s: float) -> None:
         """The leader has answered a message that was sent at `sent_s`."""
         self._sent_s = max(self._sent_s, sent_s)
+        self._until_s = self._sent_s + self.valid_s
 
     @property
     def valid_s(self) -> float:
@@ -38,4 +40,4 @@ class Confirmation:
 
     def is_valid(self, now_s: float) -> bool:
         """Whether no other worker can have the records that the leader has leased to this one."""
-        return now_s < self._sent_s + self.valid_s
+        return now_s < self._until_s
