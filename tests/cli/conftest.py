@@ -6,6 +6,7 @@ All of them run inside this process.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -35,6 +36,14 @@ def topic(request: pytest.FixtureRequest, servers: None) -> str:
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
     assert run(["topic", "create", name, "--partitions", "2"]) == Exit.OK
     return name
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handling of Ctrl-C: Spark replaces it, and a job in a script's background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,15 +68,7 @@ def test_a_process_of_ours_is_not_reached_by_the_terminals_interrupt(tmp_path: P
     process.stop([started], DEADLINE_S)
 
 
-@pytest.fixture
-def pythons_own() -> Iterator[None]:
-    """Restore Python's handling of Ctrl-C, which Spark replaces in another test."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("pythons_own")
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_waits_until_the_block_ends() -> None:
     steps = []
 

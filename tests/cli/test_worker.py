@@ -77,6 +77,7 @@ def test_programs_run_side_by_side(cluster: Cluster, topic: str, tmp_path: Path)
     assert lag(cluster, topic) == 0
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_lets_the_program_finish(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     send(cluster, topic, b"a", b"b")
     begun, go_on = tmp_path / "begun", tmp_path / "go-on"

@@ -251,20 +251,20 @@ def test_the_next_records_are_held(cluster: Cluster, mq: Client, monkeypatch: py
     send(cluster, "kept", 5)
     now_s = 1000.0
     monkeypatch.setattr("pyspark_tinymq.plan.planner.monotonic", lambda: now_s)
-    query = Query(stream(cluster, subscribe="kept", startingOffsets="earliest", holdMs=2_000))
+    query = Query(stream(cluster, subscribe="kept", startingOffsets="earliest", holdMs=4_000))
     assert query.batch() == [0, 1, 2, 3, 4]
     (hold,) = mq.admin.list_holds("kept")
     assert hold.offset == 0
     assert query.batch() is None
     (moved,) = mq.admin.list_holds("kept")
     assert (moved.hold_id, moved.offset) == (hold.hold_id, 5)
-    while any(each.left_s > 1.2 for each in mq.admin.list_holds("kept")):
+    while any(each.left_s > 3.2 for each in mq.admin.list_holds("kept")):
         assert query.batch() is None
-    now_s += 0.7
+    now_s += 1.4  # more than a third of the lease
     assert query.batch() is None
     (renewed,) = mq.admin.list_holds("kept")
     assert (renewed.hold_id, renewed.offset) == (hold.hold_id, 5)
-    assert renewed.left_s > 1.2
+    assert renewed.left_s > 3.2
 
 
 def test_progress_is_published(cluster: Cluster, mq: Client) -> None:
