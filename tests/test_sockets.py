@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+import pytest
+
 from tinymq.net.socket_options import prepare
 
 
@@ -31,6 +33,16 @@ def test_between_machines_the_kernel_chooses_the_congestion_control() -> None:
     prepare(sock)  # type: ignore[arg-type]
     assert socket.SO_KEEPALIVE in sock.told
     assert socket.TCP_CONGESTION not in sock.told
+
+
+@pytest.mark.parametrize(("asked_s", "milliseconds"), [(None, 0), (3.0, 3000)])
+def test_a_connection_ends_without_acknowledgments_only_if_that_is_asked_for(
+    asked_s: float | None, milliseconds: int
+) -> None:
+    """0: the system's own patience, for ends that may take nothing for a while, as clients do."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
+        prepare(sock, asked_s)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
 
 
 def test_closed_sockets_and_other_descriptors_are_left_alone() -> None:

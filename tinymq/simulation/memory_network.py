@@ -5,7 +5,8 @@ lost and doubled messages, which TCP never has and a careful receiver survives. 
 handshakes take place, so brokers share no object.
 
 A cut holds the messages sent into it, as TCP does, and delivers them when it is healed, unless the connection was
-closed meanwhile. Dialling into a cut waits. Everything follows from the order of calls, the clock and `rng`.
+closed meanwhile: its end closes it when a message has not arrived for UNACKNOWLEDGED_S. Dialling into a cut waits.
+Everything follows from the order of calls, the clock and `rng`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from functools import partial
 
 from tinymq.base.clock import Clock
 from tinymq.base.config import Limits
-from tinymq.base.errors import BrokerUnreachable, Closed, PortInUse, TinymqError
+from tinymq.base.errors import BrokerUnreachable, PortInUse, TinymqError
 from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2
-from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Handshake, HandshakeState
-from tinymq.raft.net.transport import Channel, Invitation, LocalIdentity, out_bytes_max
+from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Handshake
+from tinymq.raft.net.transport import UNACKNOWLEDGED_S, Channel, Invitation, LocalIdentity, out_bytes_max
 from tinymq.simulation.link_conditions import NetworkConditions
 from tinymq.simulation.memory_transport import MemoryTransport
-from tinymq.simulation.pipes import Pipe, Sent
+from tinymq.simulation.pipes import Pipe, Sent, shake
 
 HOST = "memory"
 FREE_PORTS_FROM = 1 << 16  # above every port that a caller names
@@ -244,7 +245,7 @@ class MemoryNetwork:
         me = source.credentials() if peer != ANYBODY else replace(source.credentials(), cluster_id=b"")
         dialer = Handshake.dial(me, peer, channel, self.rng.randbytes(NONCE_BYTES))
         acceptor = Handshake.accept(target.credentials(), self.rng.randbytes(NONCE_BYTES), target.invite, target.admit)
-        error = _shake(dialer, acceptor, lambda reason: target.rejected(source, reason))
+        error = shake(dialer, acceptor, lambda reason: target.rejected(source, reason))
         if error is not None:
             return error
         if dialer.invitation is not None:
@@ -269,13 +270,16 @@ class MemoryNetwork:
         if pipe.queue and pipe.queued_bytes + size > out_bytes_max(self._limits, pipe.channel):
             return False
         for _ in range(self._times(pipe, head)):
-            due_s = self.clock.monotonic() + self._conditions.transit_s(pipe.direction)
+            now_s = self.clock.monotonic()
+            due_s = now_s + self._conditions.transit_s(pipe.direction)
             if pipe.queue:
                 due_s = max(due_s, pipe.queue[-1].due_s)
-            pipe.queue.append(Sent(head, body, due_s))
+            pipe.queue.append(Sent(head, body, due_s, now_s))
             pipe.queued_bytes += size
             self.queued_bytes_max = max(self.queued_bytes_max, pipe.queued_bytes)
         self._schedule(pipe)
+        if pipe.patience is None and pipe.queue:
+            pipe.patience = self.clock.call_later(UNACKNOWLEDGED_S, partial(self._lose_patience, pipe))
         return True
 
     def close(self, pipe: Pipe, reason: TinymqError) -> None:
@@ -286,8 +290,9 @@ class MemoryNetwork:
         del self._pipes[pipe]
         pipe.queue.clear()
         pipe.queued_bytes = 0
-        if pipe.timer is not None:
-            pipe.timer.cancel()
+        for timer in (pipe.timer, pipe.patience):
+            if timer is not None:
+                timer.cancel()
         pipe.target.forget(pipe)
         self._soon(lambda: pipe.source.lost(pipe, reason))
 
@@ -351,6 +356,17 @@ class MemoryNetwork:
         else:
             self._soon(partial(self._deliver, pipe))
 
+    def _lose_patience(self, pipe: Pipe) -> None:
+        """End a connection whose oldest message has not arrived in UNACKNOWLEDGED_S, as the system does."""
+        pipe.patience = None
+        if not pipe.queue:
+            return
+        left_s = pipe.queue[0].sent_s + UNACKNOWLEDGED_S - self.clock.monotonic()
+        if left_s <= 0:
+            self.close(pipe, BrokerUnreachable("connection timed out"))
+        else:
+            pipe.patience = self.clock.call_later(left_s, partial(self._lose_patience, pipe))
+
     def _deliver(self, pipe: Pipe) -> None:
         pipe.scheduled = False
         pipe.timer = None
@@ -370,31 +386,3 @@ class MemoryNetwork:
 
 def _directions(a: int, b: int, both: bool) -> set[tuple[int, int]]:
     return {(a, b), (b, a)} if both else {(a, b)}
-
-
-def _shake(dialer: Handshake, acceptor: Handshake, rejected: Callable[[TinymqError], None]) -> TinymqError | None:
-    """Exchange the messages of a handshake until both ends are open. Returns the dialer's error if one end refuses."""
-    ends = (acceptor, dialer)
-    message = dialer.first_message
-    turn = 0
-    while message is not None:
-        try:
-            message = ends[turn].receive(message)
-        except TinymqError as error:
-            if ends[turn] is dialer:
-                rejected(acceptor.silence())
-                return error
-            rejected(error)
-            return _told(dialer, acceptor.farewell)
-        turn = 1 - turn
-    assert dialer.state is acceptor.state is (HandshakeState.WELCOMED if dialer.joining else HandshakeState.OPEN)
-    return None
-
-
-def _told(dialer: Handshake, farewell: bytes | None) -> TinymqError:
-    if farewell is not None:
-        try:
-            dialer.receive(farewell)
-        except TinymqError as error:
-            return error
-    return Closed("the peer closed in the middle of the handshake")

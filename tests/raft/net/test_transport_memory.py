@@ -9,7 +9,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import End, InMemoryNetwork, heartbeat, started
 from tinymq.base.errors import DeadlineExceeded
 from tinymq.proto import peer_pb2
-from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, Channel
+from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, UNACKNOWLEDGED_S, Channel
 from tinymq.simulation.link_conditions import STALE_S
 
 Scenario = Callable[[InMemoryNetwork, ManualClock], Awaitable[None]]
@@ -83,7 +83,7 @@ def test_a_cut_holds_messages_until_healed() -> None:
         net.network.cut(1, 2)
         assert a.send(2, 1)
         assert b.send(1, 2)
-        clock.advance(60)
+        clock.advance(UNACKNOWLEDGED_S - 0.1)
         await settle()
         assert a.events.messages == b.events.messages == []
         assert a.transport.connected(2, Channel.CONTROL), "nobody has noticed"
@@ -92,6 +92,26 @@ def test_a_cut_holds_messages_until_healed() -> None:
         await settle()
         assert (a.events.sequences, b.events.sequences) == ([2], [1])
         assert net.network.idle
+
+    run(scenario)
+
+
+def test_a_message_that_does_not_arrive_ends_its_connection() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        net.network.cut(1, 2)
+        assert a.send(2, 1)
+        clock.advance(UNACKNOWLEDGED_S)
+        await settle()
+        assert not a.transport.connected(2, Channel.CONTROL)
+        assert a.transport.connected(2, Channel.BULK), "nothing was sent on it"
+        assert b.transport.connected(1, Channel.CONTROL), "nor on the connection back"
+        net.network.heal()
+        clock.advance(1.0)
+        await settle()
+        assert a.send(2, 2)
+        await settle()
+        assert b.events.sequences == [2]
 
     run(scenario)
 
@@ -263,7 +283,8 @@ def test_a_lost_connection_carries_nothing_until_it_is_opened_again() -> None:
         assert a.send(2, 1)
         assert a.send(2, 2, Channel.BULK)
         assert b.send(1, 3)
-        clock.advance(60.0)
+        await settle()
+        clock.advance(UNACKNOWLEDGED_S - 0.1)
         await settle()
         assert (a.events.sequences, b.events.sequences) == ([3], [2])
         net.network.end_lost(1, 2, Channel.CONTROL)

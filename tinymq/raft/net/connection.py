@@ -27,7 +27,7 @@ from tinymq.net.unfinished_frames import Claim, FrameDeadline, FrameRoom
 from tinymq.proto import peer_pb2
 from tinymq.raft.net import handshake
 from tinymq.raft.net.handshake import Handshake, HandshakeState
-from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, PeerIdentity, out_bytes_max
+from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, UNACKNOWLEDGED_S, PeerIdentity, out_bytes_max
 
 DRAIN_S, DRAIN_POLL_S = 5.0, 0.01  # an old connection waits for its unsent frames to leave
 BURST_S = 50e-6  # a send within this time of a write waits for the end of the loop's iteration, to share a write
@@ -160,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         if tls is not None:
             self.handshake.certified_broker = broker_of(tinymq_uri(uris_of(tls.getpeercert() or {})))
         self._outbox.open(transport)
-        prepare(transport.get_extra_info("socket"))
+        prepare(transport.get_extra_info("socket"), UNACKNOWLEDGED_S)
         if self.closing:
             transport.abort()
             return

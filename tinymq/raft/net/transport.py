@@ -26,6 +26,7 @@ HEAD_BYTES_MAX = 1 << 20  # the protobuf part of a frame; a body is bounded by L
 CONTROL_BUFFER_BYTES_MAX = 8 << 20  # unsent on a control connection: far more than its peer would read in time
 HANDSHAKES_MAX = 64  # strangers at once; one more, and the oldest is dropped
 HANDSHAKE_TIMEOUT_S = 5.0  # from dialling or accepting to the end of the handshake
+UNACKNOWLEDGED_S = 3.0  # data without an acknowledgment for so long end their connection, which is dialled again
 REDIAL = Backoff(0.02, 1.0)  # after failed attempts to connect, and a quarter more or less at random
 UNFORMED_POLL_S = 0.05  # a broker without a cluster checks at this interval whether it has joined one
 JOIN_RETRY_S = 0.5  # a broker without a cluster asks each peer for its cluster at this interval
