@@ -65,6 +65,9 @@ NEW = {
     "tinymq.partition.v1.State.delayed": (3, "no delayed batch waits"),
     "tinymq.partition.v1.State.staged": (4, "no transaction has a batch in the partition"),
     "tinymq.partition.v1.State.published": (4, "no PUBLISH entry names a batch of a kept record"),
+    "tinymq.partition.v1.Command.stage_offset": (4, "it is another command"),
+    "tinymq.partition.v1.Command.publish_offsets": (4, "it is another command"),
+    "tinymq.partition.v1.State.staged_offsets": (4, "no transaction has an offset in the partition"),
 }
 """By field that the base build does not have, of a message that it has: (feature level, what its absence means)."""
 
@@ -88,6 +91,9 @@ NEW_MESSAGES = {
     "tinymq.registry.v1.Announced": 1,
     "tinymq.partition.v1.MakeCursor": 2,
     "tinymq.partition.v1.DropCursor": 2,
+    "tinymq.partition.v1.StageOffset": 4,
+    "tinymq.partition.v1.PublishOffsets": 4,
+    "tinymq.partition.v1.StagedOffsets": 4,
 }
 """By message that the base build does not have: the feature level from which on it is stored."""
 

@@ -33,6 +33,8 @@ from tinymq.client.admin.users import TokenDescription as TokenDescription
 from tinymq.client.admin.users import UserDescription as UserDescription
 from tinymq.client.admin.users import WhoAmI as WhoAmI
 from tinymq.client.cluster.routing import Broker as Broker
+from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription as TransactionalIdDescription
+from tinymq.client.cluster.transaction_descriptions import TransactionDescription as TransactionDescription
 from tinymq.client.common.config import ClientConfig as ClientConfig
 from tinymq.client.common.config import ConsumerConfig as ConsumerConfig
 from tinymq.client.common.config import ProducerConfig as ProducerConfig
@@ -73,8 +75,6 @@ from tinymq.client.serve.health import HandlerHealth as HandlerHealth
 from tinymq.client.serve.health import Health as Health
 from tinymq.client.serve.verdicts import Reject as Reject
 from tinymq.client.serve.verdicts import Retry as Retry
-from tinymq.client.transaction.descriptions import TransactionalIdDescription as TransactionalIdDescription
-from tinymq.client.transaction.descriptions import TransactionDescription as TransactionDescription
 from tinymq.client.transaction.transaction import AsyncTransaction as AsyncTransaction
 from tinymq.client.work.job import Job as Job
 from tinymq.client.work.worker import AsyncWorker as AsyncWorker

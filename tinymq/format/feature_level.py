@@ -74,6 +74,8 @@ PARTITION_COMMANDS: Mapping[str, int] = {
     "bury": 2,
     "buried": 2,
     "note_copy": 2,
+    "stage_offset": TRANSACTIONS_LEVEL,
+    "publish_offsets": TRANSACTIONS_LEVEL,
 }
 """By the command's name in partition.proto's Command."""
 

@@ -33,6 +33,7 @@ REPEATED_MAX: dict[str, int] = {
     "CreateQueueRequest.settings": 64,
     "HeartbeatRequest.owned": 10_000,
     "AddPartitionsRequest.partitions": 1000,  # of one transaction
+    "AddPartitionsRequest.offsets": 1000,
     "CommitTransactionRequest.partitions": 1000,
     "CreateGroupRequest.topics": 100,
     "CreateGroupRequest.settings": 64,

@@ -93,6 +93,8 @@ class Command(_message.Message):
     BURY_FIELD_NUMBER: _builtins.int
     BURIED_FIELD_NUMBER: _builtins.int
     NOTE_COPY_FIELD_NUMBER: _builtins.int
+    STAGE_OFFSET_FIELD_NUMBER: _builtins.int
+    PUBLISH_OFFSETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenChannel: ...
     @_builtins.property
@@ -139,6 +141,14 @@ class Command(_message.Message):
     def note_copy(self) -> Global___NoteMessageId:
         """of a record that brokers copy: a dead letter, or one that is sent back"""
 
+    @_builtins.property
+    def stage_offset(self) -> Global___StageOffset:
+        """feature level 4"""
+
+    @_builtins.property
+    def publish_offsets(self) -> Global___PublishOffsets:
+        """feature level 4"""
+
     def __init__(
         self,
         *,
@@ -162,12 +172,14 @@ class Command(_message.Message):
         bury: Global___BuryRecord | None = ...,
         buried: Global___EndBurial | None = ...,
         note_copy: Global___NoteMessageId | None = ...,
+        stage_offset: Global___StageOffset | None = ...,
+        publish_offsets: Global___PublishOffsets | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_copy", b"note_copy", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_copy", b"note_copy", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "publish_offsets", b"publish_offsets", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate", "stage_offset", b"stage_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_copy", b"note_copy", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_copy", b"note_copy", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "publish_offsets", b"publish_offsets", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate", "stage_offset", b"stage_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop", "note_message_id", "skip_duplicate", "settle", "open_session", "end_session", "raise_mark", "bury", "buried", "note_copy"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop", "note_message_id", "skip_duplicate", "settle", "open_session", "end_session", "raise_mark", "bury", "buried", "note_copy", "stage_offset", "publish_offsets"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -557,6 +569,75 @@ class Commit(_message.Message):
 Global___Commit: _TypeAlias = Commit  # noqa: Y015
 
 @_typing.final
+class StageOffset(_message.Message):
+    """A commit of a stream group that counts when a transaction is committed. It is judged as any commit, and moves nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    """the first three name the transaction"""
+    number: _builtins.int
+    epoch: _builtins.int
+    coordinator: _builtins.int
+    """number of the partition of __coordinator that has the transaction"""
+    place: _builtins.int
+    """among the transaction's offsets in this partition, from 0, without gaps"""
+    @_builtins.property
+    def commit(self) -> Global___Commit: ...
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        number: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        coordinator: _builtins.int = ...,
+        place: _builtins.int = ...,
+        commit: Global___Commit | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "coordinator", b"coordinator", "epoch", b"epoch", "number", b"number", "place", b"place", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StageOffset: _TypeAlias = StageOffset  # noqa: Y015
+
+@_typing.final
+class PublishOffsets(_message.Message):
+    """Moves the cursors to the offsets of a committed transaction that has no batches in this partition. If it has any, its
+    PUBLISH entry moves the cursors. A cursor that was sought or made again since the staging stays where it is.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    number: _builtins.int
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        number: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "number", b"number", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishOffsets: _TypeAlias = PublishOffsets  # noqa: Y015
+
+@_typing.final
 class Seek(_message.Message):
     """Moves a cursor to any offset from the log start to the end. The cursor gets a new generation, so that commits from
     before the seek are refused.
@@ -893,6 +974,7 @@ class State(_message.Message):
     DELAYED_FIELD_NUMBER: _builtins.int
     STAGED_FIELD_NUMBER: _builtins.int
     PUBLISHED_FIELD_NUMBER: _builtins.int
+    STAGED_OFFSETS_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
     last_number: _builtins.int
     """the newest number or generation of a cursor"""
@@ -913,7 +995,7 @@ class State(_message.Message):
     staged: _builtins.bytes
     """batches of transactions: drawn in tinymq/broker/state/staged.py"""
     published: _builtins.bytes
-    """16 bytes each: drawn in tinymq/broker/state/published.py"""
+    """16 bytes each: drawn in tinymq/broker/state/transactional/published.py"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cursor]:
         """by name; of all kinds"""
@@ -942,6 +1024,10 @@ class State(_message.Message):
     def awaited_copy(self) -> Global___AwaitedMessage:
         """noted by the entry at applied_index"""
 
+    @_builtins.property
+    def staged_offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedOffsets]:
+        """by the first offset of each transaction; bounded"""
+
     def __init__(
         self,
         *,
@@ -963,14 +1049,55 @@ class State(_message.Message):
         delayed: _builtins.bytes = ...,
         staged: _builtins.bytes = ...,
         published: _builtins.bytes = ...,
+        staged_offsets: _abc.Iterable[Global___StagedOffsets] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message", "channels", b"channels", "copy_ids", b"copy_ids", "copy_ids_from", b"copy_ids_from", "delayed", b"delayed", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "published", b"published", "queue_groups", b"queue_groups", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "staged", b"staged", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message", "channels", b"channels", "copy_ids", b"copy_ids", "copy_ids_from", b"copy_ids_from", "delayed", b"delayed", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "published", b"published", "queue_groups", b"queue_groups", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "staged", b"staged", "staged_offsets", b"staged_offsets", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___State: _TypeAlias = State  # noqa: Y015
+
+@_typing.final
+class StagedOffsets(_message.Message):
+    """The offsets that one transaction has staged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    COMMITS_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    number: _builtins.int
+    epoch: _builtins.int
+    coordinator: _builtins.int
+    count: _builtins.int
+    """of StageOffset commands that took effect, at least 1"""
+    @_builtins.property
+    def commits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Commit]:
+        """the newest of each group, by group"""
+
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        number: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        coordinator: _builtins.int = ...,
+        count: _builtins.int = ...,
+        commits: _abc.Iterable[Global___Commit] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "coordinator", b"coordinator", "count", b"count", "epoch", b"epoch", "number", b"number", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagedOffsets: _TypeAlias = StagedOffsets  # noqa: Y015
 
 @_typing.final
 class AwaitedMessage(_message.Message):

@@ -1815,12 +1815,17 @@ class AddPartitionsRequest(_message.Message):
     TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
     TRANSACTION_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     @_builtins.property
     def transaction(self) -> Global___TransactionRef: ...
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]:
-        """up to 1,000 in a transaction"""
+        """up to 1,000 in a transaction, those of `offsets` included"""
+
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]:
+        """only for ChannelStage: `read` on their topics suffices"""
 
     def __init__(
         self,
@@ -1828,10 +1833,11 @@ class AddPartitionsRequest(_message.Message):
         transactional_id: _builtins.str = ...,
         transaction: Global___TransactionRef | None = ...,
         partitions: _abc.Iterable[Global___TransactionPartition] | None = ...,
+        offsets: _abc.Iterable[Global___TransactionPartition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "transaction", b"transaction", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets", "partitions", b"partitions", "transaction", b"transaction", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1848,7 +1854,7 @@ class TransactionPartition(_message.Message):
     partition: _builtins.int
     """must be set"""
     batches: _builtins.int
-    """CommitTransaction: how many the owner has sent there"""
+    """CommitTransaction: how many batches and ChannelStages the owner has sent there"""
     def __init__(
         self,
         *,
@@ -1904,7 +1910,7 @@ class CommitTransactionRequest(_message.Message):
     def transaction(self) -> Global___TransactionRef: ...
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]:
-        """every one that has batches of the transaction"""
+        """every one that has batches or offsets of the transaction"""
 
     def __init__(
         self,
@@ -2341,13 +2347,14 @@ class ChannelCommand(_message.Message):
     SEEK_FIELD_NUMBER: _builtins.int
     DELETE_FIELD_NUMBER: _builtins.int
     CONSUME_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """must be set"""
     channel: _builtins.str
     kind: _builtins.int
-    """of the cursor: 0 a channel, 1 a stream group, 2 a queue group. Open, commit and seek only"""
+    """of the cursor: 0 a channel, 1 a stream group, 2 a queue group. Not of delete and consume"""
     group_id: _builtins.int
     """of the group"""
     @_builtins.property
@@ -2360,6 +2367,8 @@ class ChannelCommand(_message.Message):
     def delete(self) -> Global___ChannelDelete: ...
     @_builtins.property
     def consume(self) -> Global___ChannelConsume: ...
+    @_builtins.property
+    def stage(self) -> Global___ChannelStage: ...
     def __init__(
         self,
         *,
@@ -2370,16 +2379,17 @@ class ChannelCommand(_message.Message):
         seek: Global___ChannelSeek | None = ...,
         delete: Global___ChannelDelete | None = ...,
         consume: Global___ChannelConsume | None = ...,
+        stage: Global___ChannelStage | None = ...,
         kind: _builtins.int = ...,
         group_id: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "partition", b"partition", "seek", b"seek"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "partition", b"partition", "seek", b"seek", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "channel", b"channel", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "group_id", b"group_id", "kind", b"kind", "open", b"open", "partition", b"partition", "seek", b"seek"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "channel", b"channel", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "group_id", b"group_id", "kind", b"kind", "open", b"open", "partition", b"partition", "seek", b"seek", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "stage"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
@@ -2453,6 +2463,36 @@ class ChannelCommit(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
 
 Global___ChannelCommit: _TypeAlias = ChannelCommit  # noqa: Y015
+
+@_typing.final
+class ChannelStage(_message.Message):
+    """A commit of a stream group that moves the cursor when a transaction is committed. A member that opens the cursor
+    meanwhile gets its position when the transaction is over: while it is open, that rolls it back.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMIT_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def commit(self) -> Global___ChannelCommit: ...
+    @_builtins.property
+    def transaction(self) -> Global___BatchTransaction:
+        """`number`: of the ChannelStages of this transaction and partition, from 0"""
+
+    def __init__(
+        self,
+        *,
+        commit: Global___ChannelCommit | None = ...,
+        transaction: Global___BatchTransaction | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelStage: _TypeAlias = ChannelStage  # noqa: Y015
 
 @_typing.final
 class ChannelSeek(_message.Message):

@@ -686,8 +686,11 @@ class StandingQuestion(_message.Message):
     TRANSACTION_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
+    end: _builtins.bool
+    """roll it back if it is open. A broker that does not know the field answers OPEN"""
     @_builtins.property
     def transaction(self) -> Global___TransactionRef: ...
     def __init__(
@@ -696,10 +699,11 @@ class StandingQuestion(_message.Message):
         transaction: Global___TransactionRef | None = ...,
         topic_id: _builtins.bytes = ...,
         partition: _builtins.int = ...,
+        end: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic_id", b"topic_id", "transaction", b"transaction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "partition", b"partition", "topic_id", b"topic_id", "transaction", b"transaction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

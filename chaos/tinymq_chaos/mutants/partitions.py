@@ -17,9 +17,9 @@ from tinymq.broker.partition.staged.term_log import TermLog
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state import producers
 from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches
-from tinymq.broker.state.published import PublishedEntries
 from tinymq.broker.state.staged import NOTHING, StagedEntry, StagedTransactions, TransactionId
 from tinymq.broker.state.state import PartitionState
+from tinymq.broker.state.transactional.published import PublishedEntries
 from tinymq.broker.transactions.staging import Staging
 from tinymq.format.delayed import StagedHead
 from tinymq.format.entry import Entry, Kind, NewEntry

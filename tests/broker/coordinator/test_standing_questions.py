@@ -12,7 +12,7 @@ import pytest
 from tinymq.base.errors import InvalidRequest, NotLeader, NotReady
 from tinymq.base.types import GroupId, PartitionId
 from tinymq.broker.coordinator.standing_questions import StandingQuestions
-from tinymq.broker.coordinator.transaction_calls import Question
+from tinymq.broker.coordinator.transaction_coordinator import Question
 from tinymq.broker.coordinator.unfinished import Unfinished, UnfinishedWatch
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.rules import PARTITIONS_MAX, Standing
@@ -41,7 +41,7 @@ class Coordinators:
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.requests.append((coordinator.partition, questions, answered))
         await answered
-        return [Standing.OPEN if each.number % 2 else Standing.DISCARD for each, _ in questions]
+        return [Standing.OPEN if each.number % 2 else Standing.DISCARD for each, _, _ in questions]
 
     def ask(self, number: int, place: PartitionId = A, coordinator: int = 2) -> asyncio.Task[Standing]:
         return asyncio.ensure_future(self.questions.ask(place, transaction(number), coordinator))
@@ -71,7 +71,7 @@ def test_what_is_asked_meanwhile_goes_together_with_the_next_request() -> None:
         await settle()
         assert (await first, await elsewhere) == (Standing.OPEN, Standing.OPEN)
         number, questions, answered = c.requests[2]
-        assert (number, questions) == (2, [(transaction(2), A), (transaction(3), B)])
+        assert (number, questions) == (2, [(transaction(2), A, False), (transaction(3), B, False)])
         answered.set_result(None)
         assert (await second, await third) == (Standing.DISCARD, Standing.OPEN)
 

@@ -11,6 +11,7 @@ import pytest
 from tinymq.base.errors import InvalidRequest, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.base.types import GroupId, PartitionId, TopicId
 from tinymq.broker.coordinator.transaction_calls import METHOD, TransactionCalls
+from tinymq.broker.coordinator.transaction_coordinator import Question
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.commands import pack_places, pack_ref
 from tinymq.broker.transactions.rules import PARTITIONS_MAX, Standing
@@ -121,10 +122,10 @@ def test_a_leader_learns_what_the_coordinator_says(standing: Standing) -> None:
     cluster.broker(2, {}, coordinator)
     calls = cluster.broker(1, {A: Led()})
     with pytest.raises(NotLeader):
-        asyncio.run(calls.standings(COORDINATOR, [(T, A)]))
+        asyncio.run(calls.standings(COORDINATOR, [Question(T, A)]))
     cluster.leaders[COORDINATOR] = 2
-    assert asyncio.run(calls.standings(COORDINATOR, [(T, A), (T, B)])) == [standing, standing]
-    assert coordinator.asked == [(5, [(T, A), (T, B)])]
+    assert asyncio.run(calls.standings(COORDINATOR, [Question(T, A), Question(T, B, end=True)])) == [standing, standing]
+    assert coordinator.asked == [(5, [(T, A, False), (T, B, True)])]
 
 
 def test_an_answer_that_says_less_or_something_unknown_ends_nothing() -> None:
@@ -136,7 +137,10 @@ def test_an_answer_that_says_less_or_something_unknown_ends_nothing() -> None:
         return pb.StandingReply(standings=[77]).SerializeToString()  # type: ignore[list-item]
 
     cluster.answers[2] = newer
-    assert asyncio.run(calls.standings(COORDINATOR, [(T, A), (T, B)])) == [Standing.UNRESOLVED] * 2
+    assert (
+        asyncio.run(calls.standings(COORDINATOR, [Question(T, A), Question(T, B, end=True)]))
+        == [Standing.UNRESOLVED] * 2
+    )
 
 
 def too_many() -> list[PartitionId]:

@@ -56,8 +56,10 @@ class Bench:
         self.group = FakeGroup(self.partition)
         self.partition.attach(self.group)
 
-    async def _ask(self, transaction: TransactionId, coordinator: int) -> Standing:
+    async def _ask(self, transaction: TransactionId, coordinator: int, *, end: bool = False) -> Standing:
         self.asked.append((transaction, coordinator))
+        if end and self.standing is Standing.OPEN:
+            self.standing = Standing.DISCARD
         if self.standing is None:
             await asyncio.Event().wait()
         assert self.standing is not None

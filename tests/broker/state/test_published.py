@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tinymq.base.errors import CorruptData
-from tinymq.broker.state.published import PARTS, PublishedEntries
+from tinymq.broker.state.transactional.published import PARTS, PublishedEntries
 
 
 @pytest.mark.parametrize("seed", range(6))

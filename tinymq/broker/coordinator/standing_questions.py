@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tinymq.base.errors import InvalidRequest, NotReady, TinymqError
 from tinymq.base.types import GroupId, PartitionId, TopicId
-from tinymq.broker.coordinator.transaction_calls import Question
+from tinymq.broker.coordinator.transaction_coordinator import Question
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.rules import PARTITIONS_MAX, Standing
@@ -38,14 +38,17 @@ class StandingQuestions:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def ask(self, place: PartitionId, transaction: TransactionId, coordinator: int) -> Standing:
-        """The standing of a transaction at the partition `coordinator` of `__coordinator`.
+    async def ask(
+        self, place: PartitionId, transaction: TransactionId, coordinator: int, *, end: bool = False
+    ) -> Standing:
+        """The standing of a transaction at the partition `coordinator` of `__coordinator`. With `end`, it is rolled
+        back first if it is open.
 
         Raises InvalidRequest (there is no such partition), and as `TransactionCalls.standings`.
         """
         group = self._group(coordinator)
         answer: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(coordinator, []).append(((transaction, place), answer))
+        self._waiting.setdefault(coordinator, []).append((Question(transaction, place, end), answer))
         if coordinator not in self._sending:
             self._sending[coordinator] = asyncio.get_running_loop().create_task(self._send(coordinator, group))
         return await answer

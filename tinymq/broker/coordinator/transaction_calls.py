@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import InvalidRequest, NotLeader, TinymqError
 from tinymq.base.types import GroupId, PartitionId, TopicId
-from tinymq.broker.coordinator.transaction_coordinator import TransactionCoordinator
+from tinymq.broker.coordinator.transaction_coordinator import Question, TransactionCoordinator
 from tinymq.broker.groups.groups import Peers
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.commands import pack_places, pack_ref, parse_ref
@@ -33,8 +33,6 @@ _STANDINGS: Mapping[Standing, pb.StandingReply.Standing.ValueType] = {
     Standing.LATER: pb.StandingReply.LATER,
 }
 _STANDING_OF = {number: standing for standing, number in _STANDINGS.items()}
-
-Question = tuple[TransactionId, PartitionId]
 
 
 class LedPartition(Protocol):
@@ -124,8 +122,10 @@ class TransactionCalls:
         asked = pb.StandingRequest(
             coordinator=coordinator.partition,
             questions=[
-                pb.StandingQuestion(transaction=pack_ref(each), topic_id=place.topic_id, partition=place.partition)
-                for each, place in questions
+                pb.StandingQuestion(
+                    transaction=pack_ref(each), topic_id=place.topic_id, partition=place.partition, end=end
+                )
+                for each, place, end in questions
             ],
         )
         body = pb.TransactionRequest(standing=asked).SerializeToString()
@@ -188,7 +188,10 @@ class TransactionCalls:
     async def _standing(self, request: pb.StandingRequest) -> bytes:
         _check_count(len(request.questions))
         assert self._coordinator is not None, "used before it was attached"
-        questions = [(parse_ref(q.transaction), PartitionId(q.topic_id, q.partition)) for q in request.questions]
+        questions = [
+            Question(parse_ref(each.transaction), PartitionId(each.topic_id, each.partition), each.end)
+            for each in request.questions
+        ]
         standings = await self._coordinator.standing(request.coordinator, questions)
         return pb.StandingReply(standings=[_STANDINGS[each] for each in standings]).SerializeToString()
 

@@ -60,6 +60,14 @@ EXPIRE_EVERY_S = 60.0
 logger = structlog.get_logger("tinymq.broker")
 
 
+class Question(NamedTuple):
+    """A partition asks about a transaction."""
+
+    transaction: TransactionId
+    place: PartitionId
+    end: bool = False  # roll it back if it is open: a new reader of a group waits for its end
+
+
 class Owner(NamedTuple):
     """The result of a registration. Every call of the owner names both."""
 
@@ -206,15 +214,24 @@ class TransactionCoordinator:
 
     # ---- what partitions ask ------------------------------------------------------------------------------------
 
-    async def standing(self, number: int, questions: Sequence[tuple[TransactionId, PartitionId]]) -> list[Standing]:
-        """Answer partitions that ask about transactions of the coordinator's partition `number`.
+    async def standing(self, number: int, questions: Sequence[Question]) -> list[Standing]:
+        """Answer partitions that ask about transactions of the coordinator's partition `number`. What they want ended,
+        and is open, is rolled back first.
 
-        Raises NotLeader, NotReady, DeadlineExceeded (no majority confirmed that this broker leads).
+        Raises NotLeader, NotReady, DeadlineExceeded (no majority confirmed that this broker leads), OutcomeUnknown.
         """
         replica = self._replica(number)
         await confirm(replica)
         self._check_loss_noted(replica)
-        return [replica.transactional_ids.standing(transaction, place) for transaction, place in questions]
+        ids = replica.transactional_ids
+        for transaction, place, end in questions:
+            if end and ids.standing(transaction, place) is Standing.OPEN:
+                name = ids.owner_of(transaction.producer_id)
+                assert name is not None, "an open transaction has an owner"
+                await replica.decide(name, Abort(transaction))
+                self._meter.transaction_decided("rolled_back")
+                logger.info("transaction_ended_for_group", id=name, number=transaction.number)
+        return [ids.standing(transaction, place) for transaction, place, _ in questions]
 
     # ---- what people ask ----------------------------------------------------------------------------------------
 

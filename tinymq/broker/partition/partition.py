@@ -93,6 +93,7 @@ class Partition:
             check_leading=self.check_leading,
             check_groups=self.group_gate.check,
             propose=self._propose,
+            propose_commands=self._propose_commands,
             make_room=lambda records, size: self._room.make(records, size),
             limits=limits or Limits(),
             delayed_totals=totals or Totals(),

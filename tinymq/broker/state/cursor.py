@@ -78,6 +78,18 @@ def committed(cursor: Cursor, command: pb.Commit, bounds: OffsetBounds) -> Curso
     )
 
 
+def published(cursor: Cursor, commit: pb.Commit, now_us: int) -> Cursor:
+    """The cursor after the transaction was committed that has staged this commit.
+
+    A member that was fenced since then moves it, too: the transaction was decided, and the new owner waits for it. A
+    seek since the staging wins, and so does a group of the same name that was made since.
+    """
+    same = (cursor.kind, cursor.group_id, cursor.generation) == (commit.kind, commit.group_id, commit.generation)
+    if not same or commit.offset <= cursor.position:
+        return cursor
+    return cursor._replace(position=commit.offset, moved_us=now_us)
+
+
 def sought(cursor: Cursor, command: pb.Seek, bounds: OffsetBounds, number: int) -> Cursor:
     """The cursor after a seek to any kept offset. A repeat of the newest request changes nothing. In a group, epoch 0
     stands for the present epoch: the member keeps the partition, and reads on from the new place. Raises Fenced,

@@ -44,6 +44,7 @@ from tinymq.broker.state.cursor import (
     made,
     next_record,
     opened,
+    published,
     sought,
 )
 from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
@@ -117,6 +118,21 @@ class Cursors:
     def move(self, name: str, position: int, now_us: int) -> None:
         """Move the cursor of a queue group forward, over records that it has settled."""
         self._cursors[name] = self._cursors[name]._replace(position=position, moved_us=now_us)
+
+    def check_staged(self, commit: pb.Commit, bounds: OffsetBounds) -> None:
+        """Raise what refuses a commit that a transaction stages: UnknownGroup, WrongKind, InvalidRequest, Fenced,
+        OffsetOutOfRange."""
+        if commit.kind != pb.STREAM:
+            raise InvalidRequest("a transaction commits offsets of stream groups only")
+        cursor = _existing(self._cursors.get(commit.channel), commit.channel, commit.kind)
+        check_identity(cursor, commit.channel, commit.kind, commit.group_id)
+        committed(cursor, commit, bounds)
+
+    def publish(self, commit: pb.Commit, now_us: int) -> None:
+        """Carry out a commit that a transaction has staged, and that was committed with it."""
+        cursor = self._cursors.get(commit.channel)
+        if cursor is not None:
+            self._cursors[commit.channel] = published(cursor, commit, now_us)
 
     def _next_number(self) -> int:
         return (self._last_number + 1) % _NUMBERS

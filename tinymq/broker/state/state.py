@@ -1,23 +1,11 @@
 """A partition's applied state: what every replica computes from the log up to one index, and nothing else.
 
-    offset size field (little-endian)
-         0    4 crc32c          u32  of everything after it
-         4    2 version         u16  2
-         6    2 reserved        u16  0
-         8    8 applied_index   u64  the last entry that counts
-        16    8 high_watermark  u64  offset after the last record up to it
-        24    8 record_bytes    u64  payload bytes of all records up to it
-        32    8 producers       u64  bytes of the next field
-        40    … producers            tinymq/broker/state/producers.py
-         …    … State                tinymq/proto/partition.proto: log start, cursors, index, holds, epochs
-
 Equal logs give equal bytes. `apply` never fails: every committed entry counts. A command that cannot be carried out has
 an error as its outcome, and changes nothing.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -33,20 +21,19 @@ from tinymq.broker.state.holds import Holds
 from tinymq.broker.state.message_ids import MessageIds, dump_ids, load_ids
 from tinymq.broker.state.outcome import CommandOutcome, OffsetBounds
 from tinymq.broker.state.producers import PRODUCERS_MAX, Producers, skipped_header
-from tinymq.broker.state.published import PublishedEntries
 from tinymq.broker.state.queue_groups import QUEUE_COMMANDS, QueueGroups
 from tinymq.broker.state.retention import acknowledged_start, new_start
 from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.broker.state.staged import StagedBatch, StagedEntry, StagedTransactions, TransactionId
+from tinymq.broker.state.state_bytes import Head, pack_state, unpack_state
+from tinymq.broker.state.transactional.published import PublishedEntries
+from tinymq.broker.state.transactional.staged_offsets import StagedOffsets, name_of
 from tinymq.format.batch import BatchHeader, parse_batch_header
 from tinymq.format.delayed import StagedHead, unpack_discarded, unpack_published, unpack_staged
-from tinymq.format.entry import ENTRY_VERSION, Entry, EntryHeader, Kind, crc32c, crc32c_of
+from tinymq.format.entry import ENTRY_VERSION, Entry, EntryHeader, Kind, crc32c_of
 from tinymq.format.transactional import TRANSACTIONAL_VERSION, PublishedItems, unpack_discard, unpack_transactional
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
-
-STATE_VERSION = 2
-_HEAD = struct.Struct("<IHHQQQQ")
 
 
 class PartitionState:
@@ -68,6 +55,7 @@ class PartitionState:
         "record_bytes",
         "retention_index",
         "staged",
+        "staged_offsets",
     )  # fmt: skip
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
@@ -85,6 +73,7 @@ class PartitionState:
         self.queue_groups = QueueGroups()
         self.delayed = DelayedBatches()
         self.staged = StagedTransactions()
+        self.staged_offsets = StagedOffsets()
         self.published = PublishedEntries()
 
     @property
@@ -169,7 +158,9 @@ class PartitionState:
                 self._publish(header, PublishedItems(payload))
             elif header.kind == Kind.DISCARD:
                 discarded = unpack_discard(payload)
-                self.staged.end(TransactionId(discarded.producer_id, discarded.epoch, discarded.number))
+                transaction = TransactionId(discarded.producer_id, discarded.epoch, discarded.number)
+                self.staged.end(transaction)
+                self.staged_offsets.end(transaction)
             else:
                 head, data = unpack_transactional(payload)
                 batch = _batch_header(data)
@@ -186,10 +177,26 @@ class PartitionState:
         """Count the records of each batch by itself: retention may remove some of them and keep the others."""
         items.check(header.index, header.record_count)
         name = items.name
-        self.staged.end(TransactionId(name.producer_id, name.epoch, name.number))
+        transaction = TransactionId(name.producer_id, name.epoch, name.number)
+        self.staged.end(transaction)
+        self._publish_offsets(transaction, header.append_time_us)
         for item in items:
             self._add_records(header.base_offset + item.first, item.length, header.append_time_us)
         self.published.publish(items[0].entry_index, header.index, header.next_offset)
+
+    def check_stage(self, command: pb.StageOffset, now_us: int) -> None:
+        """Raises what refuses an offset that a transaction stages: as Cursors.check_staged and StagedOffsets.check."""
+        self._cursors.check_staged(command.commit, self.offset_bounds(now_us))
+        self.staged_offsets.check(command)
+
+    def transactions_of(self, group: str) -> list[TransactionId]:
+        """The transactions here that will move the cursor of a stream group if they are committed."""
+        cursor = self.cursors.get(group)
+        return [] if cursor is None else self.staged_offsets.of_group(group, cursor.generation)
+
+    def _publish_offsets(self, transaction: TransactionId, now_us: int) -> None:
+        for commit in self.staged_offsets.end(transaction):
+            self._cursors.publish(commit, now_us)
 
     def _apply_delayed(self, entry: Entry) -> None:
         """Apply what an entry says about delayed batches. An entry that no build could read changes nothing, on every
@@ -263,6 +270,7 @@ class PartitionState:
             return self._apply_cursor_command(name, getattr(command, name), bounds)
         if name in QUEUE_COMMANDS:
             return self._apply_queue_command(name, getattr(command, name), bounds)
+        # The two kinds above are what readers and workers send all day. Each of the others is rare.
         try:
             if name == "move_start":
                 return self.move_start(command.move_start, bounds)
@@ -275,6 +283,13 @@ class PartitionState:
             if name == "skip_duplicate":
                 skip = command.skip_duplicate
                 self.producers.add(skipped_header(skip), skip.offset, bounds.now_us)
+                return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end)
+            if name == "stage_offset":
+                self.check_stage(command.stage_offset, bounds.now_us)
+                self.staged_offsets.stage(command.stage_offset)
+                return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end)
+            if name == "publish_offsets":
+                self._publish_offsets(name_of(command.publish_offsets), bounds.now_us)
                 return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end)
             if name == "hold":
                 until_us = self.holds.hold(command.hold, bounds).until_us
@@ -334,26 +349,13 @@ class PartitionState:
         self.epoch_cache.dump(state)
         dump_ids(state, self.message_ids, self.copy_ids)
         self.queue_groups.dump(state)
+        state.staged_offsets.extend(self.staged_offsets.dump())
         state.delayed, state.staged, state.published = self.delayed.dump(), self.staged.dump(), self.published.dump()
-        crc_later = reserved = 0
-        numbers = (self.applied_index, self.high_watermark, self.record_bytes, len(producers))
-        head = _HEAD.pack(crc_later, STATE_VERSION, reserved, *numbers)
-        body = b"".join((head[4:], producers, state.SerializeToString(deterministic=True)))
-        return crc32c(body).to_bytes(4, "little") + body
+        return pack_state(Head(self.applied_index, self.high_watermark, self.record_bytes), producers, state)
 
     def load(self, data: bytes) -> None:
         """The inverse of `dump`. Raises CorruptData, and then nothing has changed."""
-        if len(data) < _HEAD.size:
-            raise CorruptData("a partition's applied state is cut short")
-        crc, version, reserved, applied_index, high_watermark, record_bytes, length = _HEAD.unpack_from(data)
-        if crc32c(data[4:]) != crc:
-            raise CorruptData("a partition's applied state does not match its checksum")
-        if version != STATE_VERSION:
-            raise CorruptData(f"a partition's applied state has version {version}, this build knows {STATE_VERSION}")
-        if reserved or (applied_index | high_watermark | record_bytes) >> 63 or length > len(data) - _HEAD.size:
-            raise CorruptData("a partition's applied state is out of range")
-        end = _HEAD.size + length
-        state = _parse(data[end:])
+        (applied_index, high_watermark, record_bytes), producers, state = unpack_state(data)
         if state.log_start > high_watermark:
             raise CorruptData("a partition's applied state begins behind its end")
         # Every part is parsed before the first field changes.
@@ -365,27 +367,15 @@ class PartitionState:
         queue_groups = QueueGroups.load(state, cursors.by_name, high_watermark)
         delayed = DelayedBatches.load(state.delayed, applied_index)
         staged = StagedTransactions.load(state.staged, applied_index)
+        staged_offsets = StagedOffsets.load(state.staged_offsets, high_watermark)
         published = PublishedEntries.load(state.published, applied_index, state.log_start, high_watermark)
-        self.producers.load(data[_HEAD.size : end])
+        self.producers.load(producers)
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start
         self._cursors, self.retention_index, self.holds = cursors, retention_index, holds
         self.epoch_cache, self.message_ids, self.copy_ids = epoch_cache, message_ids, copy_ids
         self.queue_groups, self.delayed = queue_groups, delayed
-        self.staged, self.published = staged, published
-
-
-def _parse(data: bytes) -> pb.State:
-    """Parse what `dump` wrote, byte for byte. An unknown field, or another order, would be lost by the next `dump`, and
-    the replicas' states would differ."""
-    try:
-        state = pb.State.FromString(data)
-        state.DiscardUnknownFields()
-    except DecodeError:
-        raise CorruptData("a partition's applied state does not parse") from None
-    if state.SerializeToString(deterministic=True) != data:
-        raise CorruptData("a partition's applied state is not as it was written")
-    return state
+        self.staged, self.staged_offsets, self.published = staged, staged_offsets, published
 
 
 def _batch_header(batch: bytes | memoryview) -> BatchHeader | None:

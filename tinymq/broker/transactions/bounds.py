@@ -20,13 +20,18 @@ RETRY_MS = 1000  # after a refusal because too much is staged
 
 def check_transactional(config: TopicConfig, header: BatchHeader, size: int) -> None:
     """Raises InvalidRequest and BatchTooLarge for a batch that no transaction of this partition can have."""
-    if config.storage is Storage.MEMORY or config.sync_interval_ms:
-        hint = "transactions need topics with storage=disk and sync=always"
-        raise InvalidRequest("a power cut could tear the transaction", hint=hint)
+    check_durable(config)
     if header.producer_id:
         raise InvalidRequest("a batch of a transaction has a producer id", hint="the transaction numbers its batches")
     if size + STAGED_HEAD_SIZE > PAYLOAD_BYTES_MAX:
         raise BatchTooLarge(f"a batch of {size} bytes in a transaction", hint="send fewer records in one batch")
+
+
+def check_durable(config: TopicConfig) -> None:
+    """Raises InvalidRequest for a partition that may lose in a power cut what it has acknowledged."""
+    if config.storage is Storage.MEMORY or config.sync_interval_ms:
+        hint = "transactions need topics with storage=disk and sync=always"
+        raise InvalidRequest("a power cut could tear the transaction", hint=hint)
 
 
 def check_transaction(limits: Limits, staged: Waiting, records: int) -> None:

@@ -19,16 +19,24 @@ from tinymq.base.config import MIB
 from tinymq.base.errors import NotReady, OutOfOrderSequence, QuotaExceeded, TinymqError, TransactionAborted
 from tinymq.broker.state.staged import StagedBatch, StagedEntry, TransactionId
 from tinymq.broker.transactions.rules import Standing
-from tinymq.broker.transactions.staging import EndStep, Question, Staging, Step
+from tinymq.broker.transactions.staging import OFFSETS_WRITER, EndStep, Question, Staging, Step
+from tinymq.proto import partition_pb2 as pb
 
 ASK_EVERY_S = 5.0  # about transactions that have no end here
+SETTLE_S = 3.0  # until the transactions are over that have staged offsets of a group
+SETTLE_RETRY_S = 0.05
 WAITING_MAX = 1000  # batches of one partition that wait for answers of coordinators
 WAITING_BYTES_MAX = 32 * MIB  # of these batches
 
 logger = structlog.get_logger("tinymq.broker")
 
-AskCoordinator = Callable[[TransactionId, int], Awaitable[Standing]]
-"""Ask the partition of `__coordinator` with this number about a transaction. Raises TinymqError for no answer."""
+
+class AskCoordinator(Protocol):
+    """Ask the partition of `__coordinator` with this number about a transaction. Raises TinymqError for no answer."""
+
+    def __call__(self, transaction: TransactionId, coordinator: int, *, end: bool = False) -> Awaitable[Standing]:
+        """`end`: roll the transaction back if it is open, and answer then."""
+        ...
 
 
 class SentBatch(NamedTuple):
@@ -46,17 +54,46 @@ class SentBatch(NamedTuple):
         return StagedEntry(index, self.record_count, len(self.payload), self.max_timestamp_us, self.batch_crc)
 
 
+class SentOffset(NamedTuple):
+    """A commit of a stream group as a member sent it, for a transaction."""
+
+    transaction: TransactionId
+    coordinator: int  # number of the partition of __coordinator that has the transaction
+    number: int  # of the transaction's offsets in this partition, from 0
+    commit: pb.Commit
+
+    @property
+    def batch(self) -> StagedBatch:
+        return StagedBatch(self.transaction, OFFSETS_WRITER, self.number)
+
+    @property
+    def payload(self) -> bytes:
+        return b""
+
+    def at(self, index: int) -> StagedEntry:
+        """It has no batch that an end could list."""
+        return StagedEntry(index, 0, 0, 0, 0)
+
+    @property
+    def command(self) -> pb.StageOffset:
+        producer_id, epoch, number = self.transaction
+        return pb.StageOffset(
+            producer_id=producer_id, number=number, epoch=epoch, coordinator=self.coordinator, place=self.number,
+            commit=self.commit,
+        )  # fmt: skip
+
+
 class StagingLog(Protocol):
     """The log of the partition, as this leader's transactions use it."""
 
-    def append(self, sent: SentBatch) -> int:
-        """Append a STAGED entry, in memory, and return its index. Raises NotLeader, QuotaExceeded, BatchTooLarge,
-        DiskFull."""
+    def append(self, sent: SentBatch | SentOffset) -> int:
+        """Append a STAGED entry, or the command that stages an offset, in memory, and return its index. Raises
+        NotLeader, QuotaExceeded, BatchTooLarge, DiskFull."""
         ...
 
     def append_end(self, transaction: TransactionId, entries: Sequence[StagedEntry], *, publish: bool) -> int:
         """Append a PUBLISH or DISCARD entry. `entries` are all staged ones of the transaction, in the order of the log.
-        Raises NotLeader, QuotaExceeded: too much is not committed yet."""
+        Without any, a command publishes the offsets. Raises NotLeader, QuotaExceeded: too much is not committed yet."""
         ...
 
     async def applied(self, index: int) -> None:
@@ -71,9 +108,9 @@ class StagingLog(Protocol):
 
 @dataclass(slots=True)
 class _Arrived:
-    """A batch that is not judged yet."""
+    """A batch or an offset that is not judged yet."""
 
-    sent: SentBatch
+    sent: SentBatch | SentOffset
     answer: asyncio.Future[int]  # gets the index of its entry, or the error that refuses it
 
 
@@ -107,8 +144,9 @@ class LedTransactions:
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
-    async def stage(self, sent: SentBatch) -> int:
-        """Store a batch of a transaction. Returns the index of its entry once that is applied; a duplicate waits, too.
+    async def stage(self, sent: SentBatch | SentOffset) -> int:
+        """Store a batch or an offset of a transaction. Returns the index of its entry once that is applied; a duplicate
+        waits, too.
 
         Raises TransactionAborted (it has ended here, or is not open with this partition in it), OutOfOrderSequence,
         NotLeader, NotReady (the coordinator did not answer), QuotaExceeded, BatchTooLarge (the transaction is),
@@ -140,6 +178,24 @@ class LedTransactions:
                 self.staging.end_appended(index, transaction)
             index = self.staging.end_index(transaction)
             await self._log.applied(index)
+
+    async def settle(self, staged: Callable[[], Sequence[TransactionId]]) -> None:
+        """Return once `staged` is empty. What is open of it is rolled back, and what is decided is carried out here.
+
+        Raises NotReady: a coordinator did not answer in time; NotLeader, DeadlineExceeded, OutcomeUnknown.
+        """
+        until_s = self._clock.monotonic() + SETTLE_S
+        while transactions := staged():
+            for transaction in transactions:
+                standing = await self._ask(transaction, self.staging.coordinator_of(transaction), end=True)
+                if standing in (Standing.PUBLISH, Standing.DISCARD):
+                    await self.end(transaction, publish=standing is Standing.PUBLISH)
+            if self._closed is not None:
+                raise self._closed
+            if staged():  # LATER: an earlier transaction of the producer comes first
+                if self._clock.monotonic() >= until_s:
+                    raise NotReady(f"{self._name}: transactions with offsets of the group are not over")
+                await self._clock.sleep(SETTLE_RETRY_S)
 
     async def _confirm(self) -> None:
         await self._log.confirm()

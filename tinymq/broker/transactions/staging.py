@@ -1,4 +1,5 @@
 """The decisions of a partition's leader on staged batches and on the ends of transactions. Pure; one object per term.
+What this file says of batches holds for offsets of cursors, too: a transaction numbers them as batches of one writer.
 
 The leader decides by the applied state *and* by what it has appended since. It remembers no ended transactions. Instead
 it asks the coordinator before it appends the first batch of a transaction. The question must be newer than the
@@ -16,6 +17,9 @@ from enum import Enum
 from types import MappingProxyType
 
 from tinymq.broker.state.staged import NOTHING, StagedBatch, StagedEntry, StagedTransactions, TransactionId, Waiting
+from tinymq.broker.state.transactional.staged_offsets import StagedOffsets
+
+OFFSETS_WRITER = -1  # of what a transaction stages for cursors; the writers of batches are numbered from 0
 
 
 class Step(Enum):
@@ -56,10 +60,12 @@ class _Tail:
 
 
 class Staging:
-    """One leader's view of what is staged. `applied` goes on changing as entries are applied."""
+    """One leader's view of what is staged. `applied` and `offsets` go on changing as entries are applied."""
 
-    def __init__(self, applied: StagedTransactions) -> None:
+    def __init__(self, applied: StagedTransactions, offsets: StagedOffsets | None = None) -> None:
+        """Without `offsets`, no transaction stages any."""
         self._applied = applied
+        self._offsets = StagedOffsets() if offsets is None else offsets
         self._tails: dict[TransactionId, _Tail] = {}
         # All entries of tails: (index, transaction, its batch or None for an end, what it adds to the bounds).
         self._order: deque[tuple[int, TransactionId, StagedBatch | None, Waiting]] = deque()
@@ -79,7 +85,7 @@ class Staging:
         transaction, tail = batch.transaction, self._tails.get(batch.transaction)
         if tail is not None and tail.end_index is not None:
             return Step.ENDED
-        if tail is None and not self._applied.held(transaction):  # the first batch: the coordinator is asked
+        if tail is None and not self.held(transaction):  # the first batch: the coordinator is asked
             if answer is None or not self._counts(answer):
                 return Step.WAIT if transaction in self._asked else Step.ASK
             if not is_open:
@@ -105,10 +111,12 @@ class Staging:
         return self._asked.get(question.transaction) == question
 
     def index_of(self, batch: StagedBatch) -> int | None:
-        """The Raft index of a batch; None: the batch is not here."""
+        """The Raft index of a batch; None: the batch is not here. 0 stands for any offset that is applied."""
         tail, staged = self._tails.get(batch.transaction), self._applied.get(batch.transaction)
         if tail is not None and batch in tail.entries:
             return tail.entries[batch].entry_index
+        if batch.writer == OFFSETS_WRITER:
+            return 0  # it is applied; whether it took effect, the applied state knows
         return None if staged is None else staged.index_of(batch.writer, batch.number)
 
     # ---- ends
@@ -123,7 +131,7 @@ class Staging:
         tail = self._tails.get(transaction)
         if tail is not None and tail.end_index is not None:
             return EndStep.WAIT
-        return EndStep.APPEND if tail is not None or self._applied.held(transaction) else EndStep.CONFIRM
+        return EndStep.APPEND if tail is not None or self.held(transaction) else EndStep.CONFIRM
 
     def end_index(self, transaction: TransactionId) -> int:
         """The Raft index of an end that this leader has appended and not applied yet."""
@@ -132,14 +140,15 @@ class Staging:
         return index
 
     def held(self, transaction: TransactionId) -> int:
-        """How many batches of a transaction are applied. The coordinator's decision counts only those, because a batch
-        that is only appended may be lost."""
-        return self._applied.held(transaction)
+        """How many batches and offsets of a transaction are applied. The coordinator's decision counts only those,
+        because what is only appended may be lost."""
+        return self._applied.held(transaction) + self._offsets.held(transaction)
 
     def entries_of(self, transaction: TransactionId) -> Sequence[StagedEntry]:
-        """The entries that an end of the transaction ends: all that it has in the log, applied or not, in order."""
+        """The entries with batches that an end of the transaction ends: all that it has in the log, applied or not, in
+        order."""
         tail, staged = self._tails.get(transaction), self._applied.get(transaction)
-        uncommitted = () if tail is None else tail.entries.values()
+        uncommitted = () if tail is None else [e for b, e in tail.entries.items() if b.writer != OFFSETS_WRITER]
         return [*(() if staged is None else staged.entries), *uncommitted]
 
     def waiting_of(self, transaction: TransactionId) -> Waiting:
@@ -155,17 +164,17 @@ class Staging:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no transaction has a batch here, applied or not."""
-        return not self._tails and not len(self._applied)
+        """Whether no transaction has a batch or an offset here, applied or not."""
+        return not self._tails and not len(self._applied) and not len(self._offsets)
 
     def undecided(self) -> list[TransactionId]:
         """The staged transactions without an end here. The leader asks the coordinator about them from time to time."""
-        tails = self._tails
-        return [each for each in self._applied if each not in tails or tails[each].end_index is None]
+        tails, staged = self._tails, dict.fromkeys((*self._applied, *self._offsets))
+        return [each for each in staged if each not in tails or tails[each].end_index is None]
 
     def coordinator_of(self, transaction: TransactionId) -> int:
         """The number of the partition of `__coordinator` that has a transaction; 0 if nothing of it is applied."""
-        staged = self._applied.get(transaction)
+        staged = self._applied.get(transaction) or self._offsets.get(transaction)
         return 0 if staged is None else staged.coordinator
 
     # ---- the log
@@ -176,7 +185,8 @@ class Staging:
         assert tail.end_index is None, "a batch was appended behind the end of its transaction"
         tail.entries[batch] = entry
         tail.next_numbers[batch.writer] = batch.number + 1
-        taken = Waiting(1, entry.record_count, entry.length)
+        is_offset = batch.writer == OFFSETS_WRITER  # it takes no room: their number is bounded
+        taken = NOTHING if is_offset else Waiting(1, entry.record_count, entry.length)
         tail.waiting = tail.waiting.plus(taken)
         self._note(entry.entry_index, batch.transaction, batch, taken)
 
@@ -215,4 +225,6 @@ class Staging:
         tail, staged = self._tails.get(batch.transaction), self._applied.get(batch.transaction)
         if tail is not None and batch.writer in tail.next_numbers:
             return tail.next_numbers[batch.writer]
+        if batch.writer == OFFSETS_WRITER:
+            return self._offsets.held(batch.transaction)
         return 0 if staged is None else staged.next_number(batch.writer)

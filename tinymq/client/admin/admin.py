@@ -20,11 +20,11 @@ from tinymq.client.admin.topics import Topics
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leadership_transfer import transfer_leader
 from tinymq.client.cluster.routing import Broker, Partition
+from tinymq.client.cluster.transaction_descriptions import TransactionAdmin, TransactionalIdDescription
 from tinymq.client.common import argument_checks as checks
 from tinymq.client.common.argument_checks import check_partition, check_topic
 from tinymq.client.common.start_positions import OffsetLike, Place, read_offset
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
-from tinymq.client.transaction.descriptions import TransactionAdmin, TransactionalIdDescription
 from tinymq.proto import tinymq_pb2 as pb
 
 LEASE_S = 60.0

@@ -5,7 +5,7 @@ At the deadline a call raises OutcomeUnknown if an attempt may have taken effect
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinymq.base.errors import QuotaExceeded, TinymqError, UnknownTopic
@@ -48,10 +48,18 @@ class TransactionCalls:
         reply: pb.BeginTransactionReply = await self._ask(request, timeout_s)
         return reply.transaction
 
-    async def add(self, transaction: pb.TransactionRef, places: list[Place], timeout_s: float) -> None:
-        """Add partitions to a transaction. Raises TransactionAborted, Fenced, UnknownPartition, InvalidRequest."""
+    async def add(
+        self, transaction: pb.TransactionRef, places: list[Place], timeout_s: float, *, offsets: Sequence[Place] = ()
+    ) -> None:
+        """Add partitions to a transaction, and those in which it only moves cursors.
+
+        Raises TransactionAborted, Fenced, UnknownPartition, InvalidRequest.
+        """
         request = pb.AddPartitionsRequest(
-            transactional_id=self._name, transaction=transaction, partitions=_partitions(dict.fromkeys(places, 0))
+            transactional_id=self._name,
+            transaction=transaction,
+            partitions=_partitions(dict.fromkeys(places, 0)),
+            offsets=_partitions(dict.fromkeys(offsets, 0)),
         )
         await self._ask(request, timeout_s)
 

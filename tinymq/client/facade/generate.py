@@ -80,7 +80,7 @@ TWINS = (
         "tinymq.client.group.consumer",
         "Consumer",
         by_hand="tinymq.client.facade.consumer",
-        internal=frozenset({"arrival", "at_hand", "batch", "closed", "leave", "more", "take"}),
+        internal=frozenset({"arrival", "at_hand", "batch", "closed", "leave", "more", "take", "transactional"}),
     ),
     Twin(
         "tinymq.client.transaction.transaction",

@@ -6,6 +6,7 @@ from types import TracebackType
 
 from tinymq.client.common.one_thread import OneThread
 from tinymq.client.common.values import HeadersLike, Timestamp
+from tinymq.client.facade.consumer import Consumer
 from tinymq.client.facade.generated.transaction import TransactionCalls
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import StagedDelivery, staged_delivery_of
@@ -60,6 +61,22 @@ class Transaction(TransactionCalls):
             return self._loop_thread.run(
                 self._async.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
             )
+
+    def commit_offsets(self, consumer: Consumer) -> None:
+        """Commit, with the transaction, everything that a consumer will have handed out by then.
+
+        Call it at the beginning of the block, before anything can fail. If the transaction is not committed, the
+        consumer hands out the same messages again, to this member or to another. The consumer is made with a group and
+        auto_commit=False. Raises InvalidRequest, TransactionAborted, and what joining the group raises.
+
+            with mq.consumer("orders", group="enricher", auto_commit=False) as consumer:
+                while messages := consumer.poll(timeout=5.0):
+                    with mq.transaction("enricher-1") as tx:
+                        tx.commit_offsets(consumer)
+                        for message in messages:
+                            tx.send("emails", message.value)
+        """
+        self._loop_thread.run(self._async.commit_offsets(consumer._async))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -25,6 +25,7 @@ from tinymq.client.group.group_reading import GroupReading
 from tinymq.client.group.membership import Membership
 from tinymq.client.group.partition_tasks import PartitionTasks
 from tinymq.client.group.plain_reading import PlainReading
+from tinymq.client.group.transactional_reading import TransactionalReading
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -74,6 +75,7 @@ class AsyncConsumer:
         self.tasks = PartitionTasks(cluster, config.reader(), self._buffer, self._partition_failed)
         self._membership: Membership | None = None
         self._reading: GroupReading | None = None  # with a group
+        self._transactional: TransactionalReading | None = None  # as above
         self._background = Background(self._fail)
         self._opening = asyncio.Lock()
         self._opened = False
@@ -142,7 +144,10 @@ class AsyncConsumer:
 
     @property
     def _may_hand_out(self) -> bool:
-        return self._membership is None or self._membership.alive
+        membership, transactional = self._membership, self._transactional
+        if transactional is not None and transactional.rolled_back:
+            return False
+        return membership is None or membership.alive
 
     async def arrival(self, timeout_s: float | None) -> bool:
         """Wait until a message waits. What was handed out before is done. False: the time is up. Raises what stopped
@@ -156,6 +161,8 @@ class AsyncConsumer:
             async with asyncio.timeout(timeout_s):
                 while True:
                     self._check()
+                    if self._transactional is not None:
+                        await self._transactional.go_back()
                     owns = self._may_hand_out
                     if owns and not buffer.empty and await self._commit_first():
                         return True
@@ -197,6 +204,19 @@ class AsyncConsumer:
         self._buffer.done()
         if self._reading is not None:
             await self._reading.commit_done(self._timeout_s, strict=True)
+
+    async def transactional(self, cluster: Cluster) -> TransactionalReading:
+        """The reading whose offsets a transaction of this cluster commits. Raises InvalidRequest, and as `open`."""
+        if cluster is not self._cluster:
+            raise InvalidRequest("the consumer is of another client", hint="use one client for both")
+        if self.group is None or self._config.auto_commit or self._at_most_once:
+            raise InvalidRequest(
+                "a transaction commits the offsets of this consumer, and something else does, too, or it has no group",
+                hint="make it with group=..., auto_commit=False, and processing='at_least_once'",
+            )
+        await self.open()
+        assert self._transactional is not None, "a consumer with a group has joined it"
+        return self._transactional
 
     async def seek(self, topic: str, partition: int, to: Place) -> int:
         """Go on from an Offset, "earliest", "latest" or a datetime in a partition that this consumer reads.
@@ -287,6 +307,7 @@ class AsyncConsumer:
                     background=self._background,
                     failed=self._fail,
                 )
+                self._transactional = TransactionalReading(self._reading, self._buffer, self._timeout_s)
                 self._membership = self._reading.membership
             self._opened = True
 

@@ -7,7 +7,14 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 
-from tinymq.base.errors import Fenced, InvalidRequest, NotFound, TinymqError, UnknownTopic, WrongKind
+from tinymq.base.errors import (
+    Fenced,
+    InvalidRequest,
+    NotFound,
+    TinymqError,
+    UnknownTopic,
+    WrongKind,
+)
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.coordinator_calls import CoordinatorCalls
 from tinymq.client.common.background import Background
@@ -24,6 +31,7 @@ LOG = logging.getLogger("tinymq.client")
 
 EARLIEST = KnownOffset(0)
 OPEN_RETRY_S = 0.2
+UNKNOWN_OFFSET = 1 << 63  # behind every record
 PROBE_S = 2.0  # how often a commit is sent that moves nothing: it tells of a seek from outside
 
 Tell = Callable[[str, Sequence[TopicPartition]], None]
@@ -65,6 +73,9 @@ class GroupReading:
         """`tell` calls the application's callback of that name. `spawn` runs a task until the consumer ends."""
         self.tasks = tasks
         self.cursors: dict[TopicPartition, GroupCursor] = {}
+        # Without `auto_commit`: partitions that left with uncommitted records, and the offset behind the last one.
+        self.given_up: dict[TopicPartition, int] = {}
+        self.ended = False  # the consumer is closed
         self._cluster = cluster
         self._group = group
         self._ref = ref
@@ -167,6 +178,8 @@ class GroupReading:
     def lost(self, places: Sequence[TopicPartition]) -> None:
         # A partition whose cursor is not open yet was never announced to the application.
         known = [place for place in places if self.cursors.pop(place, None) is not None]
+        for place in known:
+            self._note_given_up(place, UNKNOWN_OFFSET)  # some of its records may be in the taker's hand
         for place in places:
             self.tasks.stop(place)
         self.tasks.records.drop(places)
@@ -176,6 +189,7 @@ class GroupReading:
 
     def closed(self) -> None:
         """Give everything back: the consumer ends."""
+        self.ended = True
         places, self.cursors = list(self.cursors), {}
         self._tell("revoked", places)
 
@@ -215,6 +229,8 @@ class GroupReading:
             return  # lost meanwhile
         self.tasks.stop(place)
         self._tell("revoked", [place])
+        if position > cursor.committed:
+            self._note_given_up(place, position)
         if self._auto_commit and position > cursor.committed:
             try:
                 await self._commit_one(cursor, position, self._cluster.attempt_s)
@@ -227,6 +243,10 @@ class GroupReading:
         for place in list(places):
             if place in self.tasks.records.leaving:  # it may be lost while the one before is committed
                 await self._let_go(place, self.tasks.records.leave(place))
+
+    def _note_given_up(self, place: TopicPartition, position: int) -> None:
+        if not self._auto_commit:
+            self.given_up[place] = position
 
     # ---- commits ----------------------------------------------------------------------------------------------
 
@@ -256,7 +276,7 @@ class GroupReading:
             await self._commit_one(cursor, max(position, cursor.committed), timeout_s)
         except Fenced as error:
             if self.cursors.get(place) is cursor:
-                await self._reopen(place, cursor)
+                await self.reopen(place, cursor, self._cluster.attempt_s)
             return error
         except (NotFound, WrongKind) as error:  # the group, the topic or the partition was deleted
             if self.cursors.get(place) is cursor:
@@ -274,19 +294,24 @@ class GroupReading:
         cursor.committed = max(cursor.committed, int(outcome.position))
         cursor.probed_s = self._cluster.clock.monotonic()
 
-    async def _reopen(self, place: TopicPartition, cursor: GroupCursor) -> None:
-        """After a Fenced commit: somebody moved the group, and we go on from there; or the partition is another's."""
+    async def reopen(self, place: TopicPartition, cursor: GroupCursor, timeout_s: float) -> TinymqError | None:
+        """Go on from where the group is: somebody moved it, or it was not committed; or the partition is another's.
+
+        Returns the error if nobody knows.
+        """
         membership = self.membership
         command = cursors.opening(cursor.epoch, EARLIEST)
         command.open.session = membership.me.session
         try:
-            outcome = await cursors.change(self._cluster, cursor.id, command, self._cluster.attempt_s)
+            outcome = await cursors.change(self._cluster, cursor.id, command, timeout_s)
+        except Fenced as error:
+            if self.cursors.get(place) is cursor:
+                self.lost([place])
+            membership.let_go(place, cursor.grant, fenced_at=int(error.detail.get("epoch", 0)))
+            return None
         except TinymqError as error:
-            if isinstance(error, Fenced):
-                if self.cursors.get(place) is cursor:
-                    self.lost([place])
-                membership.let_go(place, cursor.grant, fenced_at=int(error.detail.get("epoch", 0)))
-            return
+            return error
         if self.cursors.get(place) is cursor:
             cursor.generation, cursor.committed = outcome.generation, int(outcome.position)
             self.tasks.start(place, cursor.id.topic, cursor.committed)
+        return None

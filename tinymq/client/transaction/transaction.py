@@ -7,7 +7,9 @@ partitions show the records. A transaction that has lost a batch is rolled back.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 from types import TracebackType
@@ -33,9 +35,11 @@ from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import WAIT_S_MIN, check_wait
 from tinymq.client.common.transaction_config import TransactionConfig
 from tinymq.client.common.values import HeadersLike, Timestamp
+from tinymq.client.group.consumer import AsyncConsumer
 from tinymq.client.produce.delivery import BatchDelivery, Delivery, StagedDelivery, staged_delivery_of
 from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, AsyncProducer
 from tinymq.client.transaction.added_partitions import AddedPartitions
+from tinymq.client.transaction.consumed_offsets import ConsumedOffsets
 from tinymq.client.transaction.owner import Begun, Owner
 
 LOG = logging.getLogger("tinymq.client")
@@ -87,6 +91,7 @@ class AsyncTransaction:
         self._left: Closed | None = None  # raised at the end of the block: the client was closed meanwhile
         self._begun: Begun | None = None
         self._partitions: AddedPartitions | None = None
+        self._offsets: ConsumedOffsets | None = None
         self._producer: AsyncProducer | None = None
         self._batches: Mapping[Place, int] = {}  # staged ones, from the first attempt to commit on
         forks.in_child(self, AsyncTransaction._forked)
@@ -125,6 +130,7 @@ class AsyncTransaction:
         request_s = self._cluster.config.request_timeout_ms / 1000
         self._partitions = AddedPartitions(self._owner.calls, self._begun, request_s, self._failed)
         self._producer = AsyncProducer(self._cluster, self.config.producer(), self._wake, self._partitions)
+        self._offsets = ConsumedOffsets(self._cluster, self._owner.calls, self._begun)
         self._state = State.OPEN
         self.append = self._producer.append
 
@@ -164,6 +170,20 @@ class AsyncTransaction:
             return await producer.send_batch(topic, data, partition=partition)
         except Closed:  # as above
             self._refuse()
+
+    # ---- what was read -------------------------------------------------------------------------------
+
+    async def commit_offsets(self, consumer: AsyncConsumer) -> None:
+        """Commit, with the transaction, everything that a consumer will have handed out by then.
+
+        Call it at the beginning of the block, before anything can fail. If the transaction is not committed, the
+        consumer hands out the same messages again, to this member or to another. The consumer is made with a group and
+        auto_commit=False. Raises InvalidRequest, TransactionAborted, and what joining the group raises.
+        """
+        self._cluster.check_loop()
+        self._open_producer()
+        assert self._offsets is not None, "an open transaction has begun"
+        self._offsets.add(await consumer.transactional(self._cluster))
 
     # ---- the end -------------------------------------------------------------------------------------
 
@@ -266,17 +286,27 @@ class AsyncTransaction:
     # ---- the steps -----------------------------------------------------------------------------------
 
     async def _staged(self, timeout_s: float) -> Mapping[Place, int]:
-        """Wait until everything is staged, and return the number of batches in each partition."""
+        """Wait until everything is staged, and return the number of batches and offsets in each partition."""
         assert self._producer is not None, "only a transaction that has begun is committed"
+        assert self._offsets is not None, "as above"
+        await asyncio.gather(self._flush(self._producer, timeout_s), self._stage_offsets(self._offsets, timeout_s))
+        if self._failure is not None:
+            await self._roll_back(self._failure)
+        return Counter(self._producer.written) + self._offsets.counts
+
+    async def _flush(self, producer: AsyncProducer, timeout_s: float) -> None:
         try:
-            await self._producer.flush(timeout_s)
+            await producer.flush(timeout_s)
         except NotDelivered:
             pass  # `_failed` was told of the first error
         except TimeoutError as error:
             self._failed(TransactionAborted(f"not everything was staged in time: {error}"))
-        if self._failure is not None:
-            await self._roll_back(self._failure)
-        return self._producer.written
+
+    async def _stage_offsets(self, offsets: ConsumedOffsets, timeout_s: float) -> None:
+        try:
+            await offsets.stage(timeout_s)
+        except TinymqError as error:
+            self._failed(error)
 
     async def _roll_back(self, failure: TinymqError) -> NoReturn:
         """Roll back what cannot be committed. Raises the reason."""
@@ -325,6 +355,8 @@ class AsyncTransaction:
     def _end(self, state: State, error: TinymqError | None = None) -> None:
         self._state = state
         self._drop(error or Closed(f"the transaction is {state.value}"))
+        if self._offsets is not None:
+            self._offsets.ended(committed=state is State.COMMITTED)
         if self._begun is not None:
             self._owner.ended(self._begun, error)
 

@@ -55,7 +55,7 @@ TRANSACTIONAL_ID = Resource("transactional_id", ("transactional_id",))
 def _cursors(request: Any) -> Iterator[Target]:
     """The channels and groups whose cursors a ChannelsRequest moves or deletes."""
     for command in request.commands:
-        ours = command.WhichOneof("command") in ("open", "commit", "seek")  # the others know channels only
+        ours = command.WhichOneof("command") in ("open", "commit", "seek", "stage")  # the others know channels only
         kind = "group" if ours and command.kind != CursorKind.CHANNEL else "channel"
         yield Target("delete" if command.HasField("delete") else "read", kind, command.channel)
 
@@ -119,9 +119,11 @@ def _level(request: Any) -> Iterator[Target]:
 
 
 def _added_topics(request: Any) -> Iterator[Target]:
-    """The topics of an AddPartitionsRequest."""
+    """The topics of an AddPartitionsRequest: those that it writes to, and those whose cursors it moves."""
     for each in request.partitions:
         yield Target("write", "topic", each.topic_id)
+    for each in request.offsets:
+        yield Target("read", "topic", each.topic_id)
 
 
 def _rolled_back(request: Any) -> Iterator[Target]:

@@ -21,6 +21,7 @@ from tinymq.broker.serve.offsets import find_offset
 from tinymq.broker.state.cursor import KINDS, CursorKind
 from tinymq.broker.state.holds import Hold, wait_ms
 from tinymq.broker.state.outcome import CommandOutcome
+from tinymq.broker.transactions.led_transactions import SentOffset
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -31,6 +32,7 @@ from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.caller import may_describe
 from tinymq.rpc.common.presence import leaves_zeros_out, require
 from tinymq.rpc.common.rpc_method import item, unary
+from tinymq.rpc.services.staged_offsets import carry_out, parse_offset
 
 BY_OFFSET = -4  # instead of a time: use the offset in the request
 ASKED_MAX = 64  # partitions proven to be led here side by side
@@ -80,7 +82,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
         lenient = leaves_zeros_out(context)
         timeout_s = _timeout_s(request.timeout_ms, broker)
         outcomes = [CommandOutcome() for _ in request.commands]
-        by_partition: dict[int, tuple[Partition, list[tuple[int, part.Command]]]] = {}
+        by_partition: dict[int, tuple[Partition, list[tuple[int, part.Command | SentOffset]]]] = {}
         for place, requested in enumerate(request.commands):
             try:
                 require(requested, "partition", lenient=lenient)
@@ -91,12 +93,12 @@ class ChannelsService(pb_grpc.ChannelsServicer):
             else:
                 by_partition.setdefault(requested.partition, (partition, []))[1].append((place, resolved))
 
-        async def carry_out(partition: Partition, commands: Sequence[tuple[int, part.Command]]) -> None:
-            results = await _carry_out(partition, [each for _, each in commands], timeout_s)
+        async def change(partition: Partition, commands: Sequence[tuple[int, part.Command | SentOffset]]) -> None:
+            results = await carry_out(partition, [each for _, each in commands], timeout_s)
             for (place, _), outcome in zip(commands, results, strict=True):
                 outcomes[place] = outcome
 
-        await asyncio.gather(*(carry_out(*each) for each in by_partition.values()))
+        await asyncio.gather(*(change(*each) for each in by_partition.values()))
         return pb.ChannelsReply(outcomes=map(_outcome_to_wire, outcomes))
 
     @unary(operation="describe", resource=TOPIC)
@@ -159,9 +161,12 @@ class ChannelsService(pb_grpc.ChannelsServicer):
 # ---- requests ---------------------------------------------------------------------------------------------------
 
 
-async def _resolve(broker: Broker, partition: Partition, requested: pb.ChannelCommand, lenient: bool) -> part.Command:
-    """Return the partition's command for a request, with times resolved to offsets. Raises InvalidRequest, NotLeader,
-    NotReady.
+async def _resolve(
+    broker: Broker, partition: Partition, requested: pb.ChannelCommand, lenient: bool
+) -> part.Command | SentOffset:
+    """Return the partition's command for a request, with times resolved to offsets, or the offset that it stages.
+
+    Raises InvalidRequest, NotLeader, NotReady.
     """
     channel = check_channel_name(requested.channel)
     kind = requested.WhichOneof("command")
@@ -177,14 +182,16 @@ async def _resolve(broker: Broker, partition: Partition, requested: pb.ChannelCo
                 session=requested.open.session,
             )
         )  # fmt: skip
-    if kind == "commit":
-        commit = requested.commit
+    if kind in ("commit", "stage"):
+        commit = requested.commit if kind == "commit" else requested.stage.commit
         require(commit, "offset", lenient=lenient)
         _check_offset(commit.offset)
         committed = part.Commit(
             channel=channel, epoch=commit.epoch, generation=commit.generation, offset=commit.offset, kind=of,
             group_id=requested.group_id,
         )  # fmt: skip
+        if kind == "stage":
+            return parse_offset(requested.stage.transaction, committed)
         return part.Command(commit=committed)
     if kind == "seek":
         _require_place(requested.seek, "to_us", "offset", lenient)
@@ -289,16 +296,6 @@ def _timeout_s(timeout_ms: int, broker: Broker) -> float:
 
 
 # ---- running commands ------------------------------------------------------------------------------------------------
-
-
-async def _carry_out(partition: Partition, commands: Sequence[part.Command], timeout_s: float) -> list[CommandOutcome]:
-    """Run the commands of a partition as one call, and return their outcomes; an error of the call is the outcome of
-    each.
-    """
-    try:
-        return await command(partition, commands, timeout_s)
-    except TinymqError as error:
-        return [CommandOutcome(error) for _ in commands]
 
 
 async def _one(partition: Partition, single: part.Command, timeout_s: float) -> CommandOutcome:

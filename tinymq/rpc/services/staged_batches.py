@@ -27,6 +27,15 @@ def transaction_of(ref: pb.TransactionRef) -> TransactionId:
     return TransactionId(ref.producer_id, ref.epoch, ref.number)
 
 
+def place_of(said: pb.BatchTransaction) -> TransactionId:
+    """The transaction of a batch or an offset whose place in it is complete. Raises InvalidRequest."""
+    transaction = transaction_of(said.transaction)
+    require(said, "coordinator", "number")
+    if said.coordinator >= COORDINATORS:
+        raise InvalidRequest(f"no coordinator has the number {said.coordinator}", hint="RegisterOwner answers it")
+    return transaction
+
+
 @value
 class StagedPlace:
     """The place of a batch in a transaction, and that transaction's coordinator."""
@@ -38,10 +47,7 @@ class StagedPlace:
 def parse_staged(batch: pb.ProduceBatch, checked: CheckedBatch, acks: Acks) -> StagedPlace:
     """The place of a batch in its transaction. Raises InvalidRequest for a batch that cannot be in one."""
     said = batch.transaction
-    transaction = transaction_of(said.transaction)
-    require(said, "coordinator", "number")
-    if said.coordinator >= COORDINATORS:
-        raise InvalidRequest(f"no coordinator has the number {said.coordinator}", hint="RegisterOwner answers it")
+    transaction = place_of(said)
     if acks is not Acks.QUORUM:
         raise InvalidRequest("a batch of a transaction needs acks of a quorum")
     if checked.header.producer_id:

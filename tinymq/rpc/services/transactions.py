@@ -60,9 +60,10 @@ class TransactionsService(pb_grpc.TransactionsServicer):
 
     @unary(operation="write", resource=TRANSACTIONAL_ID, also=(("write", ADDED_TOPICS),))
     async def AddPartitions(self, request: pb.AddPartitionsRequest, context: Context) -> pb.AddPartitionsReply:
-        transaction, places = transaction_of(request.transaction), _counts(request.partitions)
+        transaction = transaction_of(request.transaction)
+        places = _counts(request.partitions).keys() | _counts(request.offsets).keys()
         coordinator = await self._coordinator(request.transactional_id)
-        await coordinator.add(request.transactional_id, transaction, places.keys())
+        await coordinator.add(request.transactional_id, transaction, places)
         return pb.AddPartitionsReply()
 
     @unary(operation="write", resource=TRANSACTIONAL_ID)

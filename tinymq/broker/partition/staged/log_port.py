@@ -14,6 +14,7 @@ from tinymq.broker.partition.pending_acks import PendingAcks
 from tinymq.broker.state.staged import Totals
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import NewEntry
+from tinymq.proto import partition_pb2 as pb
 
 
 class Propose(Protocol):
@@ -34,6 +35,7 @@ class LogPort:
     check_leading: Callable[[], None]  # raises unless this replica leads
     check_groups: Callable[[], None]  # raises while the partition takes no records yet
     propose: Propose
+    propose_commands: Callable[[list[pb.Command]], Position]  # appends one entry; raises as `RaftGroup.propose`
     make_room: Callable[[int, int], None]  # for so many records of so many bytes; raises as Partition.produce
     limits: Limits
     delayed_totals: Totals  # of the whole broker, as the next one

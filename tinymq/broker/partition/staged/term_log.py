@@ -10,7 +10,7 @@ from tinymq.broker.partition.pending_acks import Produced
 from tinymq.broker.partition.staged.log_port import LogPort
 from tinymq.broker.state.staged import StagedEntry, TransactionId
 from tinymq.broker.transactions.bounds import check_staged, check_transaction
-from tinymq.broker.transactions.led_transactions import SentBatch
+from tinymq.broker.transactions.led_transactions import SentBatch, SentOffset
 from tinymq.broker.transactions.staging import Staging
 from tinymq.format.entry import Kind, NewEntry
 from tinymq.format.transactional import (
@@ -22,6 +22,7 @@ from tinymq.format.transactional import (
     pack_publish,
     pack_transactional,
 )
+from tinymq.proto import partition_pb2 as pb
 
 CONFIRM_S = 2.0  # until a majority has confirmed the leadership
 COMMIT_S = 30.0  # until an entry is committed
@@ -36,8 +37,10 @@ class TermLog:
         self._staging = staging
         self._term = port.group().term
 
-    def append(self, sent: SentBatch) -> int:
+    def append(self, sent: SentBatch | SentOffset) -> int:
         self._check()
+        if isinstance(sent, SentOffset):
+            return self._port.propose_commands([pb.Command(stage_offset=sent.command)]).index
         port, staging, size = self._port, self._staging, len(sent.payload)
         transaction, writer, number = sent.batch
         check_transaction(port.limits, staging.waiting_of(transaction), sent.record_count)
@@ -61,6 +64,11 @@ class TermLog:
         name = TransactionName(transaction.producer_id, transaction.number, transaction.epoch)
         if not publish:
             return propose(NewEntry(Kind.DISCARD, pack_discard(name), version=TRANSACTIONAL_VERSION), 0).index
+        if not entries:
+            publish_offsets = pb.PublishOffsets(
+                producer_id=transaction.producer_id, number=transaction.number, epoch=transaction.epoch
+            )
+            return self._port.propose_commands([pb.Command(publish_offsets=publish_offsets)]).index
         # The records have had their room since they were staged, so nothing here refuses them.
         records, size = sum(entry.record_count for entry in entries), sum(entry.length for entry in entries)
         latest_us = max(entry.max_timestamp_us for entry in entries)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinymq.base.clock import Clock
-from tinymq.base.errors import NotReady, TinymqError
+from tinymq.base.errors import NotReady, TinymqError, TransactionAborted
 from tinymq.broker.partition.staged.log_port import LogPort
 from tinymq.broker.partition.staged.term_log import TermLog
 from tinymq.broker.state.staged import StagedBatch, TransactionId, Waiting
-from tinymq.broker.transactions.bounds import check_transactional
-from tinymq.broker.transactions.led_transactions import AskCoordinator, LedTransactions, SentBatch
+from tinymq.broker.transactions.bounds import check_durable, check_transactional
+from tinymq.broker.transactions.led_transactions import AskCoordinator, LedTransactions, SentBatch, SentOffset
 from tinymq.broker.transactions.rules import Standing
 from tinymq.broker.transactions.staging import Staging
 from tinymq.format.batch import CheckedBatch
@@ -21,7 +21,7 @@ from tinymq.format.entry import Entry, Kind
 from tinymq.format.feature_level import TRANSACTIONS_LEVEL, check
 
 
-async def no_coordinator(transaction: TransactionId, coordinator: int) -> Standing:
+async def no_coordinator(transaction: TransactionId, coordinator: int, *, end: bool = False) -> Standing:
     """Refuse a question of a partition without a cluster around it. Raises NotReady."""
     raise NotReady("this partition knows no coordinator")
 
@@ -65,8 +65,38 @@ class PartitionTransactions:
             SentBatch(batch, coordinator, payload, records, checked.max_timestamp_us, batch_crc=payload_crc)
         )
 
+    async def stage_offset(self, sent: SentOffset) -> None:
+        """Store a commit of a stream group that moves the cursor when the transaction is committed. Returns once a
+        majority has it on disk, synced. It may be sent again.
+
+        Raises, and nothing is stored: NotLeader, NotReady, InvalidRequest, UnsupportedVersion, UnknownGroup, WrongKind,
+        Fenced (the member has lost the partition, or the group was moved), OffsetOutOfRange, TransactionAborted,
+        OutOfOrderSequence, QuotaExceeded. OutcomeUnknown: send the same offset again.
+        """
+        led, port = self._leading(), self._port
+        check("an offset in a transaction", TRANSACTIONS_LEVEL, port.group().feature_level)
+        check_durable(port.config())
+        port.state.check_stage(sent.command, port.group().append_time_now_us())
+        await led.stage(sent)
+        # It was judged again when it was applied: a command before it may have given the partition to another member.
+        if port.state.staged_offsets.held(sent.transaction) <= sent.number:
+            port.state.check_stage(sent.command, port.group().append_time_now_us())
+            raise TransactionAborted(f"{self._name}: the transaction has ended here")
+
+    async def settle_offsets(self, group: str) -> bool:
+        """Have the transactions ended that have staged offsets of a stream group: one that is open is rolled back.
+
+        A member that has just opened the group's cursor reads on from its position after this. Returns whether there
+        was one. Raises NotReady, NotLeader, DeadlineExceeded, OutcomeUnknown: call it again.
+        """
+        state = self._port.state
+        if not state.transactions_of(group):
+            return False
+        await self._leading().settle(lambda: state.transactions_of(group))
+        return True
+
     async def held(self, transaction: TransactionId) -> int:
-        """How many batches of the transaction are stored. Raises NotLeader, DeadlineExceeded."""
+        """How many batches and offsets of the transaction are stored. Raises NotLeader, DeadlineExceeded."""
         return await self._leading().held(transaction)
 
     async def end(self, transaction: TransactionId, *, publish: bool) -> None:
@@ -102,7 +132,7 @@ class PartitionTransactions:
         self._counted = 0, 0
 
     def lead(self) -> None:
-        staging = Staging(self._port.state.staged)
+        staging = Staging(self._port.state.staged, self._port.state.staged_offsets)
         self._log = TermLog(self._port, staging)
         self._led = LedTransactions(self._name, staging, self._log, self._ask, self._clock)
         self._led.start()

@@ -12,13 +12,13 @@ from tinymq.client.admin.holds import ENOUGH, HoldDescription
 from tinymq.client.admin.partition_offsets import PartitionOffsets
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.cluster.routing import Broker, Partition
+from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription
 from tinymq.client.common.start_positions import OffsetLike, Place
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
 from tinymq.client.facade.generated.group_admin import GroupAdmin
 from tinymq.client.facade.generated.hold import Hold
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.facade.schedule import Schedule
-from tinymq.client.transaction.descriptions import TransactionalIdDescription
 
 
 class Admin(GroupAdmin):
