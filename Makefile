@@ -141,7 +141,7 @@ proto: .venv/.test-ready ## generate tinymq/proto/*_pb2* from the .proto files, 
 	@echo "make: generating from $(PROTOS)"
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --mypy_out=. $(PROTOS)
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --grpc_python_out=. --mypy_grpc_out=. tinymq/proto/tinymq.proto
-	@echo "make: generating tinymq/client/facade/generated"
+	@echo "make: generating tinymq/client/facade/generated and generated_async"
 	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m tinymq.client.facade.generate
 
 clean: ## remove .venv, caches, and the folders of stopped local clusters

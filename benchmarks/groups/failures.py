@@ -140,7 +140,7 @@ async def kill_leader(servers: TinymqServers, number: int) -> LeaderKilled:
         await asyncio.sleep(AFTER_S)
         for task in (sending, *handlers):
             task.cancel()
-        await asyncio.gather(sending, *handlers, *(worker.leave() for worker in workers), return_exceptions=True)
+        await asyncio.gather(sending, *handlers, *(worker._core.leave() for worker in workers), return_exceptions=True)
     await asyncio.to_thread(servers.revive, leader)
     times = sorted(at_s for at_s, partition in arrivals if partition in led and at_s > killed_s - 0.5)
     pause_s = max(later - earlier for earlier, later in itertools.pairwise(times))

@@ -97,7 +97,7 @@ class TinymqClient:
                 measured = await pacing.passed(records, size, rate, lambda value: client.send(topic, value), took_s)
                 for handler in handlers:
                     handler.cancel()
-                await asyncio.gather(*handlers, *(worker.leave() for worker in workers), return_exceptions=True)
+                await asyncio.gather(*handlers, *(worker._core.leave() for worker in workers), return_exceptions=True)
             return measured
 
         return self._runner.run(run())

@@ -13,6 +13,7 @@ from tinymq.client.work.partition_work import PartitionWork
 from tinymq_chaos.group_changes import ENDED, GRANTED
 from tinymq_chaos.sim.observers.queue_groups import watched_queues
 from tinymq_chaos.sim.world.world import World
+from tinymq_chaos.workloads.clients.threaded_client import leave
 
 SHORT: dict[str, object] = {"session_ms": 1000, "lease_ms": 1000, "ask_ms": 100, "rejoin_ms": 500}
 
@@ -60,8 +61,8 @@ def test_a_worker_starts_nothing_while_it_is_not_attached() -> None:
         again = await one.poll(5.0)
         places = [(job.partition, job.offset) for job in (*held, *taken, *again)]
         assert len(places) == len(set(places))
-        await one.leave()
-        await two.leave()
+        await leave(one)
+        await leave(two)
 
     in_world(check)
 
@@ -73,7 +74,7 @@ def test_a_worker_that_leaves_ends_its_sessions_at_once() -> None:
             worker = a_worker(client)
             assert await worker.poll(5.0)  # and settles nothing
             left_s = world.history.now()
-            await worker.leave()
+            await leave(worker)
             ended = [lease.at_s for lease in world.history.leases if lease.what == ENDED]
             granted = [lease for lease in world.history.leases if lease.what == GRANTED]
             assert len(ended) == len(granted)
@@ -92,6 +93,6 @@ def test_a_bug_ends_the_worker_with_its_error(monkeypatch: pytest.MonkeyPatch) -
         worker = a_worker(world.client(random.Random(2)))
         with pytest.raises(ZeroDivisionError):
             await worker.poll(5.0)
-        await worker.leave()
+        await leave(worker)
 
     in_world(check)

@@ -12,6 +12,8 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster, FakePartition
 from tinymq.client import AsyncClient
+from tinymq.client.facade.async_client import client_of
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.format.batch import parse_batch_header
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.checkers import AnomalyKind, check
@@ -45,7 +47,8 @@ class StandInContext:
 
     def client(self, **settings: Any) -> AsyncClient:
         rng = random.Random(self.rng.random())
-        client = AsyncClient(self.cluster.servers, connector=self.cluster, clock=self.clock, rng=rng, **settings)
+        core = ClientCore(self.cluster.servers, connector=self.cluster, clock=self.clock, rng=rng, **settings)
+        client = client_of(core)
         self.clients.append(client)
         return client
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from tests.client.fake_cluster import FakeCluster
-from tinymq.client.facade.async_client import AsyncClient
+from tinymq.client.facade.core.client_core import ClientCore
 
 T = TypeVar("T")
 
@@ -23,10 +23,10 @@ def run(work: Coroutine[Any, Any, T], timeout_s: float = 20.0) -> T:
     return asyncio.run(bounded())
 
 
-def client_of(cluster: FakeCluster, **settings: Any) -> AsyncClient:
+def client_of(cluster: FakeCluster, **settings: Any) -> ClientCore:
     """Make a client with short timeouts, so that tests of timeouts are fast."""
     defaults = {"attempt_timeout_ms": 300, "request_timeout_ms": 5000}
-    return AsyncClient(cluster.servers, connector=cluster, rng=random.Random(1), **{**defaults, **settings})
+    return ClientCore(cluster.servers, connector=cluster, rng=random.Random(1), **{**defaults, **settings})
 
 
 async def until(holds: Callable[[], bool]) -> None:

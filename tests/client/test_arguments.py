@@ -13,8 +13,9 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
 from tests.fakes.batches import payload
 from tinymq.base.errors import DeadlineExceeded, InvalidName, InvalidRequest, OffsetOutOfRange, TinymqError
-from tinymq.client import AsyncClient, Offset
+from tinymq.client import Offset
 from tinymq.client.common.argument_checks import check_channel, check_consumer, check_topic
+from tinymq.client.facade.core.client_core import ClientCore
 
 Call = Callable[[Any], Awaitable[Any]]
 
@@ -24,11 +25,11 @@ async def made(make: Callable[[], Any]) -> Any:
     return make()
 
 
-async def flushed(mq: AsyncClient, timeout: float) -> None:
+async def flushed(mq: ClientCore, timeout: float) -> None:
     await mq.producer().flush(timeout)
 
 
-async def waited(mq: AsyncClient, timeout: Any) -> None:
+async def waited(mq: ClientCore, timeout: Any) -> None:
     (await mq.producer().send("t", b"x")).result(timeout)
 
 

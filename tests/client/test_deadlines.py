@@ -12,14 +12,14 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, TinymqError, Unavailable
-from tinymq.client import AsyncClient
+from tinymq.client.facade.core.client_core import ClientCore
 
 ATTEMPT_MS = 60_000.0  # a call that lasts as long as an attempt fails the test by its own deadline
 ENOUGH_S = 5.0
 
 BATCH = pa.table({"value": [b"a"]})
 
-SILENT: dict[str, Callable[[AsyncClient], Awaitable[Any]]] = {
+SILENT: dict[str, Callable[[ClientCore], Awaitable[Any]]] = {
     "send": lambda mq: mq.send("t", b""),
     "producer": lambda mq: mq.producer().send("t", b""),
     "batch": lambda mq: mq.producer().send_batch("t", BATCH),

@@ -12,9 +12,10 @@ from tests.client.running import client_of, run, until
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotDelivered, UnknownPartition
 from tinymq.base.partitioning import keyed
 from tinymq.base.topic_config import OnFull
-from tinymq.client import AsyncClient, AsyncProducer
 from tinymq.client.cluster import routing
 from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.facade.core.client_core import ClientCore
+from tinymq.client.produce.producer import ProducerCore
 from tinymq.proto import tinymq_pb2 as pb
 
 KEYS = [b"k%d" % n for n in range(40)]
@@ -28,12 +29,12 @@ def cluster_of(partitions: int, *gone: int) -> FakeCluster:
     return cluster
 
 
-def patient(cluster: FakeCluster) -> AsyncClient:
+def patient(cluster: FakeCluster) -> ClientCore:
     """Make a client that suspects no broker on a slow machine, and so asks for no metadata on its own."""
     return client_of(cluster, attempt_timeout_ms=5_000)
 
 
-async def connect(mq: AsyncClient, producer: AsyncProducer) -> None:
+async def connect(mq: ClientCore, producer: ProducerCore) -> None:
     """Connect to the leader of all partitions, and wait for the metadata that a client asks for then.
 
     Later, it would be newer than the answer of a broker that is slow to hear, which would hide nothing."""

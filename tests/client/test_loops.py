@@ -14,8 +14,11 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of
 from tinymq.base.errors import Closed, InvalidRequest, WrongEventLoop
-from tinymq.client import AsyncClient, Delivery
-from tinymq.client.facade.async_client import AsyncProducer, AsyncQueue, AsyncReader
+from tinymq.client import Delivery
+from tinymq.client.consume.reader import ReaderCore
+from tinymq.client.facade.core.client_core import ClientCore
+from tinymq.client.produce.producer import ProducerCore
+from tinymq.client.queue.queue import QueueCore
 
 LATE_S = 2.0  # a call that takes longer hangs
 
@@ -23,10 +26,10 @@ LATE_S = 2.0  # a call that takes longer hangs
 class Opened:
     """Every kind of object that a client makes, each used once on the client's loop."""
 
-    client: AsyncClient
-    producer: AsyncProducer
-    reader: AsyncReader
-    queue: AsyncQueue
+    client: ClientCore
+    producer: ProducerCore
+    reader: ReaderCore
+    queue: QueueCore
     lingering: Delivery
 
     async def open(self) -> None:
@@ -48,7 +51,7 @@ async def made(make: Callable[[], object]) -> None:
     make()
 
 
-async def closed(client: AsyncClient) -> None:
+async def closed(client: ClientCore) -> None:
     """Close the client, and wait for the tasks that it has cancelled: the loop ends with none."""
     await client.close()
     if others := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -143,7 +146,7 @@ def test_a_delivery_may_be_awaited_on_any_loop(running: Opened) -> None:
 def test_an_unused_client_may_be_used_on_any_loop() -> None:
     cluster = FakeCluster()
     cluster.add_topic("t")
-    client = AsyncClient(cluster.servers, connector=cluster, rng=random.Random(1))
+    client = ClientCore(cluster.servers, connector=cluster, rng=random.Random(1))
 
     async def use() -> int:
         async with client:

@@ -26,6 +26,7 @@ from tinymq.base.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.cluster import Cluster
 
@@ -193,7 +194,7 @@ def test_concurrent_first_calls_take_the_channel_over_once(cluster: Cluster, mq:
 
     async def scenario() -> None:
         losing = Losing()
-        client = AsyncClient(cluster.servers, connector=losing)
+        client = ClientCore(cluster.servers, connector=losing)
         async with client, client.queue(topic, channel="c") as queue:
             await asyncio.gather(queue.open(), queue.open(), queue.seek(Offset(3)))
             assert losing.answered[pb.SetConsumerRequest] == 1

@@ -73,12 +73,11 @@ class Cluster:
     ) -> None:
         """Prepare a cluster. Brokers start when you enter it.
 
-        `files_factory` returns the disk of a broker, by broker id, at each of its starts. Without `form`, the brokers
-        come up unformed. With `metrics`, each broker serves its metrics (see `metrics_address`). `racks` maps broker
-        ids to racks. With `auto_create_topics`, topics are made when they are first used. With `links`, brokers 1 to
-        `nodes` reach one another through relays, so that `partition` and `slow` work. `security` is that of every
-        broker (off, accept, required); `security_of` may give a broker another one for its next start. Certificates
-        are in `certificates`, and `client` uses them.
+        `files_factory` returns the disk of a broker, by broker id, at each of its starts. Without `form`, they come up
+        unformed. With `metrics`, each serves its metrics (see `metrics_address`). `racks` maps broker ids to racks.
+        With `auto_create_topics`, the first use makes a topic. With `links`, brokers 1 to `nodes` reach one another
+        through relays, so that `partition` and `slow` work. `security` is that of every broker (off, accept, required);
+        `security_of` has another one for a broker's next start. `client` uses `certificates`.
         """
         assert nodes in (1, 3, 5), "the metadata group has 1, 3 or 5 voters"
         self.nodes = nodes  # the number of voters: brokers 1 to `nodes` replicate the metadata
@@ -142,7 +141,7 @@ class Cluster:
                 self._directory.cleanup()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
-        """Run a coroutine on the brokers' loop and return what it returns."""
+        """Run `work` on the brokers' loop, and return what it returns. Raises TimeoutError after `timeout_s`."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     def call(self, function: Callable[[], T]) -> T:
@@ -173,6 +172,7 @@ class Cluster:
         return self._certificates
 
     def address(self, broker_id: int) -> str:
+        """Return a broker's address, host:port."""
         return f"{HOST}:{self._client_ports[broker_id]}"
 
     def metrics_address(self, broker_id: int) -> str:
@@ -220,7 +220,7 @@ class Cluster:
                 self.call(lambda one=one, other=other: links.cut(one, other))  # type: ignore[misc]
 
     def slow(self, broker_id: int, milliseconds: float) -> None:
-        """Let everything between a broker and the others take so much longer, each way. Needs `links=True`."""
+        """Delay everything between a broker and the others by so many `milliseconds`, each way. Needs `links=True`."""
         links = self._faulty_links()
         self.call(lambda: links.slow(broker_id, milliseconds / 1000))
 
@@ -272,7 +272,7 @@ class Cluster:
         return found[0]
 
     def wait_until(self, holds: Callable[[], bool], timeout_s: float = READY_S) -> None:
-        """Return once `holds()`, which is called on the brokers' loop, is true. Raises DeadlineExceeded."""
+        """Return once `holds()`, which is called on the brokers' loop, is true. DeadlineExceeded after `timeout_s`."""
         self.run(_wait_until(holds, timeout_s), timeout_s + 10)
 
     def client(self, **settings: Any) -> Client:

@@ -19,6 +19,7 @@ from tinymq.client.consume.cursors import ChannelId, change
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import name_of
+from tinymq_chaos.workloads.clients.threaded_client import cluster_of, leave
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
@@ -91,7 +92,7 @@ async def _turn(context: Context, process: str, queue: Any, place: dict[str, Any
 
 async def _leave(queue: Any) -> None:
     with contextlib.suppress(TinymqError):  # it is fenced, or no broker answers: the consumer is gone in any case
-        await queue.leave()
+        await leave(queue)
 
 
 async def _observe(context: Context, client: AsyncClient, topic: str, key: str) -> None:
@@ -137,7 +138,7 @@ async def _make(context: Context, client: AsyncClient, topic: str) -> None:
 
 async def _take(context: Context, process: str, topic: str, key: str) -> None:
     client = context.client(request_timeout_ms=CALL_S * 1000)
-    cluster: Cluster = client.cluster()
+    cluster = cluster_of(client)
     place: dict[str, Any] = {"topic": key, "partition": 0, "channel": CHANNELS[0]}
     for request in _requests(context):
         for _ in range(TRIES):

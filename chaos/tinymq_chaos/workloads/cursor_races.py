@@ -17,6 +17,7 @@ from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import ChannelId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Outcome
+from tinymq_chaos.workloads.clients.threaded_client import cluster_of
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded, recording
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 
@@ -59,7 +60,7 @@ class Consumer:
     def __init__(self, context: Context, topic: str, key: str, number: int) -> None:
         self._context = context
         self._client: AsyncClient = context.client(request_timeout_ms=CALL_S * 1000)
-        self._cluster: Cluster = self._client.cluster()
+        self._cluster: Cluster = cluster_of(self._client)
         self._topic = topic
         self._process = f"{context.name} {number}"
         self._place: dict[str, Any] = {"topic": key, "partition": 0, "channel": CHANNEL}

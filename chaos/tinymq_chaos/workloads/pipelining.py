@@ -21,6 +21,7 @@ from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.format.batch import encode
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.records import columns
+from tinymq_chaos.workloads.clients.threaded_client import cluster_of
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, recorded
 from tinymq_chaos.workloads.producers import LIFE_S, NumberedProducer
 
@@ -60,7 +61,7 @@ class PipeliningProducer:
     def __init__(self, context: Context, sender: NumberedProducer, clients: list[AsyncClient], partition: int) -> None:
         self._context = context
         self._sender = sender
-        self._clusters: list[Cluster] = [client.cluster() for client in clients]
+        self._clusters: list[Cluster] = [cluster_of(client) for client in clients]
         self._partition = partition
         self._lives = 0
 

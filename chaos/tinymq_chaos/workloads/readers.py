@@ -13,6 +13,7 @@ from tinymq.client import AsyncClient
 from tinymq.client.admin.partition_offsets import find_place
 from tinymq.client.common.config import Replica
 from tinymq_chaos.records import name_of
+from tinymq_chaos.workloads.clients.threaded_client import cluster_of
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, recording
 
 POLL_S = 0.5
@@ -153,7 +154,7 @@ Answers = list[list[Any]]
 
 
 async def _as_wire_answers(client: AsyncClient, topic: str, time: datetime) -> Answers:
-    found = await find_place(client.cluster(), topic, time, CALL_S)
+    found = await find_place(cluster_of(client), topic, time, CALL_S)
     return [[p, a.offset, a.timestamp_us, a.log_start, a.high_watermark] for p, a in found.items()]
 
 

@@ -18,7 +18,8 @@ from tinymq.base.types import Offset
 from tinymq.client.facade.client import loop_thread_of
 
 if TYPE_CHECKING:
-    from tinymq.client import AsyncClient, Client
+    from tinymq.client import Client
+    from tinymq.client.facade.core.client_core import ClientCore
 
 LOG = logging.getLogger("pyspark_tinymq")
 
@@ -81,7 +82,7 @@ class Progress:
 
 
 async def _publish_all(
-    client: AsyncClient, group: str, offsets: Offsets, failed: Set[Partition]
+    client: ClientCore, group: str, offsets: Offsets, failed: Set[Partition]
 ) -> dict[Partition, TinymqError]:
     """Publish these offsets, and return the errors by partition. A channel that has a consumer is left alone.
 

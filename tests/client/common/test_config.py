@@ -19,6 +19,8 @@ from tinymq.client.common.config import (
     ReaderConfig,
     configure,
     default_client_id,
+    inflight_max,
+    is_numbered,
 )
 from tinymq.client.common.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
 from tinymq.client.common.servers import parse_servers
@@ -95,6 +97,6 @@ def test_servers_may_be_text_or_a_list() -> None:
 
 
 def test_without_sequence_numbers_one_batch_is_in_flight() -> None:
-    assert ProducerConfig().inflight == 5
-    assert ProducerConfig(idempotent=False).inflight == 1
-    assert not ProducerConfig(acks="none").numbered
+    assert inflight_max(ProducerConfig()) == 5
+    assert inflight_max(ProducerConfig(idempotent=False)) == 1
+    assert not is_numbered(ProducerConfig(acks="none"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tinymq import AsyncClient, Client, TinymqError
+from tinymq import AsyncClient, Client, ClientConfig, TinymqError
 from tinymq.base.errors import CorruptData, InvalidConfig, NotFound
 from tinymq.client.common import contexts
 from tinymq.client.common.contexts import Context, Contexts
@@ -26,17 +26,21 @@ def _contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contexts.save(Contexts("staging", {"staging": PLAIN, "secure": SECURE}))
 
 
+def config(client: Client | AsyncClient) -> ClientConfig:
+    return client._config if isinstance(client, Client) else client._core.config
+
+
 def token(client: Client | AsyncClient) -> str:
-    kept = client.config.token
+    kept = config(client).token
     return kept if isinstance(kept, str) else kept.reveal()
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_context_brings_addresses_token_and_certificates(kind: type[Client] | type[AsyncClient]) -> None:
     plain, secure = kind(context="staging"), kind(context="secure")
-    assert (plain.servers, token(plain), plain.config.tls) == (("a:1", "b:2"), "tmq_context", False)
-    assert (secure.servers, token(secure), secure.config.tls) == (("c:3",), "tmq_context", True)
-    assert (secure.config.tls_ca, secure.config.tls_dir) == ("/there/ca.crt", "/there")
+    assert (plain.servers, token(plain), config(plain).tls) == (("a:1", "b:2"), "tmq_context", False)
+    assert (secure.servers, token(secure), config(secure).tls) == (("c:3",), "tmq_context", True)
+    assert (config(secure).tls_ca, config(secure).tls_dir) == ("/there/ca.crt", "/there")
 
 
 def test_a_terminal_does_not_decide_where_a_program_writes() -> None:
@@ -66,11 +70,11 @@ def test_arguments_come_before_the_environment_and_addresses_before_names(
 def test_settings_and_environment_overrule_what_a_context_brings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert token(Client(context="staging", token="mine")) == "mine"
     secure = Client(context="secure", tls_dir="/mine")
-    assert (secure.config.tls_ca, secure.config.tls_dir) == ("", "/mine")
+    assert (config(secure).tls_ca, config(secure).tls_dir) == ("", "/mine")
     monkeypatch.setenv("TINYMQ_TOKEN", "tmq_environment")
     monkeypatch.setenv("TINYMQ_TLS_CA", "/environment/ca.crt")
     assert token(Client(context="staging")) == "tmq_environment"
-    assert Client(context="secure").config.tls_ca == "/environment/ca.crt"
+    assert config(Client(context="secure")).tls_ca == "/environment/ca.crt"
 
 
 def test_addresses_get_nothing_of_a_context() -> None:

@@ -23,7 +23,8 @@ from tinymq.base.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from tinymq.client import AsyncReader, Message, Offset
+from tinymq.client import Message, Offset
+from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.records import TABLE_SCHEMA
 from tinymq.format.batch import Codec
 from tinymq.proto import tinymq_pb2 as pb
@@ -40,7 +41,7 @@ def filled(batches: int = 10, rows: int = 10, partitions: int = 1) -> FakeCluste
     return cluster
 
 
-async def all_of(reader: AsyncReader) -> list[Message]:
+async def all_of(reader: ReaderCore) -> list[Message]:
     return [message async for message in reader]
 
 

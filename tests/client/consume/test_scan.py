@@ -22,16 +22,16 @@ from tinymq.base.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from tinymq.client import AsyncScan
 from tinymq.client.consume import partition_fetcher
 from tinymq.client.consume.records import TABLE_SCHEMA
+from tinymq.client.consume.scan import ScanCore
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 
 FOLLOWERS_FIRST = ((2, 3), (1,))
 
 
-async def offsets_of(scan: AsyncScan) -> list[int]:
+async def offsets_of(scan: ScanCore) -> list[int]:
     """Return the offsets of all rows that are left in a scan."""
     found: list[int] = []
     async with scan:

@@ -12,11 +12,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from tinymq import AsyncClient, AsyncFrame, Client, Offset
+from tinymq import AsyncClient, Client, Offset
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, TinymqError, UnknownPartition, UnknownTopic
-from tinymq.client.consume.reader import AsyncReader
+from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.records import TABLE_SCHEMA
 from tinymq.client.facade.client import loop_thread_of
+from tinymq.client.frame.frame import FrameCore
 from tinymq.testing import Cluster
 
 ROWS = 1_000  # in each of two partitions
@@ -40,20 +41,20 @@ def mq() -> Iterator[Client]:
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[dict[int, tuple[int, int]]]:
     """The ranges that were read, one item per reader."""
     seen: list[dict[int, tuple[int, int]]] = []
-    original = AsyncFrame.reading
+    original = FrameCore.reading
 
-    def reading(self: AsyncFrame, ranges: dict[int, tuple[int, int]]) -> AsyncReader | None:
+    def reading(self: FrameCore, ranges: dict[int, tuple[int, int]]) -> ReaderCore | None:
         seen.append(dict(ranges))
         return original(self, ranges)
 
-    monkeypatch.setattr(AsyncFrame, "reading", reading)
+    monkeypatch.setattr(FrameCore, "reading", reading)
     return seen
 
 
-def noted(make: Callable[..., AsyncReader], into: list[AsyncReader]) -> Callable[..., AsyncReader]:
+def noted(make: Callable[..., ReaderCore], into: list[ReaderCore]) -> Callable[..., ReaderCore]:
     """`make`, whose readers are kept."""
 
-    def made(*args: Any) -> AsyncReader:
+    def made(*args: Any) -> ReaderCore:
         into.append(make(*args))
         return into[-1]
 
@@ -133,7 +134,7 @@ def test_whatever_takes_a_stream_of_arrow_takes_a_frame(mq: Client) -> None:
 
 
 def test_a_query_that_is_dropped_ends_its_reader(mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    readers: list[AsyncReader] = []
+    readers: list[ReaderCore] = []
 
     def all_closed() -> bool:
         return loop_thread_of(mq).do(lambda: all(reader.closed for reader in readers))

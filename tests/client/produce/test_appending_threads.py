@@ -16,7 +16,7 @@ from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.facade.producer import Producer
 from tinymq.client.produce import batcher
 from tinymq.client.produce.delivery import Delivery
-from tinymq.client.produce.producer import AsyncProducer
+from tinymq.client.produce.producer import ProducerCore
 from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import SendQueue
 
@@ -41,7 +41,7 @@ class Asynchronous:
 
 
 def producer_of(bench: Bench) -> Producer:
-    return Producer(cast(LoopThread, None), cast(AsyncProducer, Asynchronous(bench)))
+    return Producer(cast(LoopThread, None), cast(ProducerCore, Asynchronous(bench)))
 
 
 def steps_in(code: Callable[..., object], first: str, last: str) -> list[str]:

@@ -10,9 +10,10 @@ from tests.client.fake_cluster import NOW_US, FakeCluster
 from tests.client.produce.test_appending_threads import producer_of
 from tests.client.produce.test_batcher import KEYED, Bench, rows
 from tests.client.running import client_of, run
-from tinymq import AsyncClient, Scheduled
+from tinymq import Scheduled
 from tinymq.base.errors import InvalidRequest, NotDelivered, OutcomeUnknown, UnknownPartition, UnknownTopic
 from tinymq.client.common.values import as_datetime
+from tinymq.client.facade.core.client_core import ClientCore
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -181,7 +182,7 @@ def test_a_cancel_whose_answer_was_lost_is_not_taken_for_a_delivery(monkeypatch:
 
 
 def test_the_schedule_is_asked_page_by_page() -> None:
-    async def ids(mq: AsyncClient, partition: int | None = None) -> list[tuple[int, int]]:
+    async def ids(mq: ClientCore, partition: int | None = None) -> list[tuple[int, int]]:
         return [(s.partition, s.schedule_id) async for s in mq.admin.scheduled("t", partition)]
 
     async def test() -> None:

@@ -9,8 +9,8 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown
-from tinymq.client import AsyncClient
 from tinymq.client.cluster.routing import Partition, Reach, Topic, spread
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
 DEADLINE_MS = 5000
@@ -28,7 +28,7 @@ def values(cluster: FakeCluster) -> list[list[bytes]]:
     return [cluster.values("t", partition) for partition in range(3)]
 
 
-def client(cluster: FakeCluster, loop: VirtualLoop) -> AsyncClient:
+def client(cluster: FakeCluster, loop: VirtualLoop) -> ClientCore:
     return client_of(cluster, clock=VirtualClock(loop), request_timeout_ms=DEADLINE_MS)
 
 

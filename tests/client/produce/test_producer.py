@@ -24,7 +24,8 @@ from tinymq.base.errors import (
     UnknownProducer,
     UnknownTopic,
 )
-from tinymq.client import AsyncClient, Delivery
+from tinymq.client import Delivery
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.client.produce.partitioner import keyed
 
 
@@ -473,7 +474,7 @@ def test_without_idempotence_an_unclear_outcome_is_the_end() -> None:
     run(scenario())
 
 
-async def _send_table(mq: AsyncClient, table: pa.Table, **settings: object) -> list[tuple[int, int, int]]:
+async def _send_table(mq: ClientCore, table: pa.Table, **settings: object) -> list[tuple[int, int, int]]:
     async with mq.producer(**settings) as producer:  # type: ignore[arg-type]
         metas = await (await producer.send_batch("t", table))
         return [(m.partition, m.base_offset, m.record_count) for m in metas]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.client.losing import Losing
 from tests.client.running import run
-from tinymq import AsyncClient, Client, Offset
+from tinymq import Client, Offset
 from tinymq.base.errors import (
     DeadlineExceeded,
     Fenced,
@@ -24,6 +24,7 @@ from tinymq.base.errors import (
 )
 from tinymq.broker.state import cursors
 from tinymq.client.consume.channel_consumer import UNSET_S_MIN
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.registry.state import bounds
@@ -147,7 +148,7 @@ def test_requests_with_a_lost_answer_are_repeated_and_take_effect_once(cluster: 
 
     async def scenario() -> None:
         losing = Losing()
-        async with AsyncClient(cluster.servers, connector=losing) as client:
+        async with ClientCore(cluster.servers, connector=losing) as client:
             losing.left.update({pb.SetConsumerRequest: lost, pb.ChannelsRequest: lost})
             queue = client.queue("t", channel="c", auto_commit=False)
             assert [m.offset for m in await queue.poll(5)] == list(range(5))
@@ -182,7 +183,7 @@ def test_a_commit_without_an_answer_ends_as_outcome_unknown(cluster: Cluster, mq
 
     async def scenario() -> None:
         losing = Losing()
-        async with AsyncClient(cluster.servers, connector=losing, request_timeout_ms=400) as client:
+        async with ClientCore(cluster.servers, connector=losing, request_timeout_ms=400) as client:
             queue = client.queue("t", channel="c", auto_commit=False)
             await queue.poll(5)
             losing.left[pb.ChannelsRequest] = 10_000
@@ -203,7 +204,7 @@ def test_no_commit_follows_a_seek_of_unknown_outcome(cluster: Cluster, mq: Clien
 
     async def scenario() -> None:
         losing = Losing()
-        client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=400, attempt_timeout_ms=100)
+        client = ClientCore(cluster.servers, connector=losing, request_timeout_ms=400, attempt_timeout_ms=100)
         async with client, client.queue("t", channel="c", commit_interval_ms=5) as queue:
             await queue.poll(4)
             losing.left[pb.ChannelsRequest] = 10_000
@@ -222,7 +223,7 @@ def test_no_commit_follows_a_seek_of_unknown_outcome(cluster: Cluster, mq: Clien
 def test_a_consumer_whose_assignment_got_no_answer_is_removed_again(cluster: Cluster, mq: Client) -> None:
     async def scenario() -> None:
         losing = Losing()
-        client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=2000, attempt_timeout_ms=5000)
+        client = ClientCore(cluster.servers, connector=losing, request_timeout_ms=2000, attempt_timeout_ms=5000)
         async with client:
             await client.admin.list_channels("t")
             losing.left[pb.SetConsumerRequest] = 1
@@ -240,7 +241,7 @@ def test_open_ends_by_its_deadline_when_no_answer_comes(cluster: Cluster, mq: Cl
 
     async def scenario() -> None:
         losing = Losing()
-        client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=1000, attempt_timeout_ms=5000)
+        client = ClientCore(cluster.servers, connector=losing, request_timeout_ms=1000, attempt_timeout_ms=5000)
         async with client:
             await client.admin.list_channels("t")
             losing.left[pb.SetConsumerRequest] = 1000
@@ -266,7 +267,7 @@ def test_a_refused_channel_raises_at_once_and_leaves_no_consumer_on_record(
 
     async def scenario() -> None:
         losing = Losing()
-        async with AsyncClient(own.servers, connector=losing, request_timeout_ms=60_000) as client:
+        async with ClientCore(own.servers, connector=losing, request_timeout_ms=60_000) as client:
             with pytest.raises(QuotaExceeded):
                 await client.queue("t", channel="c").poll()
             assert losing.answered[pb.ChannelsRequest] == 1, (
@@ -294,7 +295,7 @@ def test_a_refusal_is_not_replaced_by_the_error_of_a_late_last_attempt(
 ) -> None:
     async def scenario() -> None:
         losing = Losing()
-        async with AsyncClient(cluster.servers, connector=losing, request_timeout_ms=400) as client:
+        async with ClientCore(cluster.servers, connector=losing, request_timeout_ms=400) as client:
             await client.admin.describe_topic("t")
             losing.instead[pb.TrimRequest] = [
                 pb.TrimReply(error=to_wire(error)) for error in (Held("held"), *[later] * 1000)
@@ -314,7 +315,7 @@ def test_a_hold_keeps_its_records_and_is_renewed(own: Cluster) -> None:
 
     async def scenario() -> None:
         losing = Losing()
-        client = AsyncClient(own.servers, connector=losing)
+        client = ClientCore(own.servers, connector=losing)
         async with client, client.admin.hold("t", 0, Offset(5), lease=1.0) as hold:
             while losing.answered[pb.HoldRequest] < 5:  # until the hold is older than its lease
                 await client.admin.brokers()

@@ -44,7 +44,7 @@ def test_a_worker_of_a_queue_group_passes_the_contract_of_sources(cluster: Clust
                     await mq.send("qa", b"%d" % n)
 
             subscription = Subscription(print, ("qa",), "qa-g", kind="queue", group_settings={"retry_ms": "0,0"})
-            await check_source(GroupSource(mq.cluster(), subscription, mq._connection.call_soon), fill)
+            await check_source(GroupSource(mq._core.cluster(), subscription, mq._core._connection.call_soon), fill)
 
     run(check(), WAIT_S)
 

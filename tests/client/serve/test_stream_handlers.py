@@ -36,7 +36,7 @@ def test_a_member_of_a_stream_group_passes_the_contract_of_sources(cluster: Clus
                 for n in range(count):
                     await mq.send("sa", b"%d" % n)
 
-            await check_source(StreamSource(mq.cluster(), Subscription(print, ("sa",), "sa-g")), fill)
+            await check_source(StreamSource(mq._core.cluster(), Subscription(print, ("sa",), "sa-g")), fill)
             (cursor,) = await mq.admin.group_lag("sa-g")
             assert cursor.position == 2, "what was done is committed, and nothing more"
 

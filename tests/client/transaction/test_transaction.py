@@ -11,7 +11,7 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run, until
-from tinymq import AsyncClient, StagedDelivery
+from tinymq import StagedDelivery
 from tinymq.base.errors import (
     Closed,
     DeadlineExceeded,
@@ -25,7 +25,8 @@ from tinymq.base.errors import (
     TransactionAborted,
     UnknownTopic,
 )
-from tinymq.client.transaction.transaction import AsyncTransaction
+from tinymq.client.facade.core.client_core import ClientCore
+from tinymq.client.transaction.transaction import TransactionCore
 
 NAME = "billing-1"
 
@@ -41,12 +42,12 @@ def values(cluster: FakeCluster, topic: str = "orders") -> list[list[bytes]]:
     return [cluster.values(topic, number) for number in range(len(cluster.topics[topic][1]))]
 
 
-async def fill(tx: AsyncTransaction, partitions: int = 3) -> None:
+async def fill(tx: TransactionCore, partitions: int = 3) -> None:
     for number in range(partitions):
         await tx.send("orders", b"%d" % number, partition=number)
 
 
-async def begun(mq: AsyncClient, **settings: Any) -> AsyncTransaction:
+async def begun(mq: ClientCore, **settings: Any) -> TransactionCore:
     tx = mq.transaction(NAME, linger_ms=0, **settings)
     await tx.begin()
     return tx
@@ -554,9 +555,9 @@ def test_an_abort_that_no_coordinator_hears_is_noted_beside_the_error() -> None:
 
 def test_a_transaction_belongs_to_its_loop() -> None:
     cluster = cluster_of()
-    made: list[AsyncTransaction] = []
+    made: list[TransactionCore] = []
 
-    async def first(mq: AsyncClient) -> None:
+    async def first(mq: ClientCore) -> None:
         tx = mq.transaction(NAME)
         await tx.begin()
         made.append(tx)

@@ -25,7 +25,7 @@ def taken(state: State = State.TAKEN) -> tuple[Place, Job]:
     place = Place()
     place.grant(0)
     job = place.work.held[0]
-    job.state = state
+    job._state = state
     return place, job
 
 

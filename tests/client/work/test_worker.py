@@ -119,7 +119,7 @@ def test_acks_wait_on_the_loop_of_an_asynchronous_worker(mq: Client, cluster: Cl
             await asyncio.gather(*(job.ack(wait=True) for job in jobs[:2]))
             assert sum(cursor.lag for cursor in await client.admin.group_lag(topic)) == 1
             waiting = asyncio.create_task(worker_ack(jobs[2]))
-            await worker.leave()
+            await worker._core.leave()
             with pytest.raises((OutcomeUnknown, Closed)):
                 await waiting
 

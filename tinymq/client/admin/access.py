@@ -93,7 +93,7 @@ class AsyncAccess:
         return await self._users.create_token(user, label, lifetime, self._timeout_s(timeout))
 
     async def revoke_token(self, user: str, token_id: str = "*", *, timeout: float | None = None) -> None:
-        """Revoke one token by its id, or all of a user. Open streams end, too. Raises NotFound, Denied."""
+        """Revoke the token `token_id` of a user, or all ("*"). Open streams end, too. Raises NotFound, Denied."""
         request = pb.ChangeUserRequest(name=user, revoke_token=token_id)
         await self._users.change(request, self._timeout_s(timeout))
 
@@ -112,7 +112,8 @@ class AsyncAccess:
     async def revoke(
         self, name: str, operation: str, resource: str, *, role: bool = False, timeout: float | None = None
     ) -> None:
-        """Take a grant back, as it was given. Raises NotFound if there is none, InvalidRequest, Denied."""
+        """Take a grant back. `operation` and `resource`: as it was given. Raises NotFound if there is none,
+        InvalidRequest, Denied."""
         request = pb.ChangeUserRequest(name=name, role=role, revoke=grant_of(operation, resource))
         await self._users.change(request, self._timeout_s(timeout))
 
@@ -127,7 +128,10 @@ class AsyncAccess:
     async def test_access(
         self, user: str, operation: str, resource: str, *, timeout: float | None = None
     ) -> AccessAnswer:
-        """Return whether a user may do something, and by which grant. Raises NotFound, InvalidRequest, Denied."""
+        """Return whether a user may do `operation` on `resource` (see `grant`), and by which grant.
+
+        Raises NotFound, InvalidRequest, Denied.
+        """
         return await self._users.test(user, parse_grant(operation, resource), self._timeout_s(timeout))
 
     async def set_quota(
@@ -151,7 +155,8 @@ class AsyncAccess:
         return await self._users.quotas(user, self._timeout_s(timeout))
 
     async def switch(self, enabled: bool, *, timeout: float | None = None) -> list[str]:
-        """Switch the checks of callers on or off, in the whole cluster, and return the administrators by name.
+        """Switch the checks of callers on (`enabled`) or off, in the whole cluster, and return the administrators by
+        name.
 
         Only an administrator can do so, and proves with this very call that its token works. Raises Unauthenticated,
         Denied, OutcomeUnknown.

@@ -235,7 +235,7 @@ class AsyncAdmin(AsyncGroupAdmin):
         return await self._feature_level(pb.FeatureLevelRequest(action=pb.FeatureLevelRequest.RELEASE), timeout)
 
     async def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
-        """Which brokers have sent what to a scan (see Client.scan), as each broker counts it.
+        """Which brokers have sent what to the scan `scan_id` (see Client.scan), as each broker counts it.
 
         A broker remembers the latest 1,000 scans until it stops. Raises InvalidName, BrokerUnreachable.
         """

@@ -13,7 +13,8 @@ from tinymq.client.common.start_positions import Place
 
 
 class AsyncGroupAdmin:
-    """Consumer groups and dead letters: a part of `mq.admin`, whose page says what holds for every call.
+    """Consumer groups and dead letters: a part of `mq.admin`. AsyncAdmin says what holds for every call, and what
+    `timeout` means.
 
     admin = mq.admin
     await admin.create_topic("jobs", partitions=2, exist_ok=True)
@@ -114,21 +115,23 @@ class AsyncGroupAdmin:
         return await self._groups.seek(name, to, topic, partitions, self._timeout_s(timeout))
 
     async def why(self, topic: str, partition: int, offset: int, *, timeout: float | None = None) -> RecordStory:
-        """Return what became of a record in each group and channel. Raises UnknownTopic, UnknownPartition,
-        OffsetOutOfRange (it is not there yet).
+        """Return what became of the record at `offset` in each group and channel.
+
+        Raises UnknownTopic, UnknownPartition, OffsetOutOfRange (it is not there yet).
         """
         return (await self._letters.why(topic, partition, offset, 1, self._timeout_s(timeout)))[0]
 
     async def stories(
         self, topic: str, partition: int, offset: int, count: int, *, timeout: float | None = None
     ) -> list[RecordStory]:
-        """Return the same as `why` for up to `count` records, 1 to 1,000, from an offset on."""
+        """Return the same as `why` for up to `count` records, 1 to 1,000, from `offset` on. Raises as `why`."""
         return await self._letters.why(topic, partition, offset, count, self._timeout_s(timeout))
 
     async def redrive(
         self, topic: str, partition: int, offset: int, *, run: bytes = b"", timeout: float | None = None
     ) -> Redriven:
-        """Send a dead letter back to its source, at the end, and settle it. The same `run`, 16 bytes, sends it once.
+        """Send the dead letter at `offset` to the end of its source, and settle it. The same `run`, 16 bytes, sends it
+        once.
 
         Returns its new place. Raises OffsetOutOfRange, InvalidRequest (it is no dead letter), OutcomeUnknown.
         """

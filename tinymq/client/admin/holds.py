@@ -256,10 +256,10 @@ class AsyncHold:
 
     def __init__(self, cluster: Cluster, topic: str, partition: int, offset: OffsetLike, lease: float) -> None:
         """`lease` in seconds, 1 to 3600."""
-        self.topic = topic
-        self.partition = partition
+        self._topic = topic
+        self._partition = partition
         self.offset = read_offset(offset)
-        self.lease_s = check_lease(lease)
+        self._lease_s = check_lease(lease)
         self.log_start = 0
         self._cluster = cluster
         self._hold_id = b""
@@ -275,7 +275,7 @@ class AsyncHold:
         if self._renewing is not None:
             raise InvalidRequest("it is held already", hint="make another hold")
         self._hold_id = self._cluster.rng.randbytes(HOLD_ID_BYTES)
-        await self._hold(self.lease_s, self._cluster.config.request_timeout_ms / 1000)
+        await self._hold(self._lease_s, self._cluster.config.request_timeout_ms / 1000)
         self._renewing = asyncio.create_task(self._renew())
 
     async def release(self) -> None:
@@ -293,7 +293,7 @@ class AsyncHold:
         try:
             await self._hold(0.0, self._cluster.attempt_s)
         except TinymqError as error:
-            LOG.info("hold on %s/%d not released, its lease ends it: %s", self.topic, self.partition, error)
+            LOG.info("hold on %s/%d not released, its lease ends it: %s", self._topic, self._partition, error)
 
     def check(self) -> None:
         """Raise an error unless the records from `offset` on are certainly kept now. Raises Closed, or the error that
@@ -301,7 +301,7 @@ class AsyncHold:
         if self._failure is not None:
             raise self._failure
         if self._cluster.clock.monotonic() >= self._until_s:
-            raise Closed(f"{self.topic}/{self.partition} is not held, or not held any more", hint="make another hold")
+            raise Closed(f"{self._topic}/{self._partition} is not held, or not held any more", hint="make another hold")
 
     async def __aenter__(self) -> Self:
         await self.acquire()
@@ -315,18 +315,18 @@ class AsyncHold:
     async def _hold(self, lease_s: float, timeout_s: float) -> None:
         asked_s = self._cluster.clock.monotonic()
         lease = Lease(self._hold_id, lease_s)
-        reply = await hold_once(self._cluster, self.topic, self.partition, self.offset, lease, timeout_s)
+        reply = await hold_once(self._cluster, self._topic, self._partition, self.offset, lease, timeout_s)
         self.log_start = reply.log_start
         self._until_s = asked_s + lease_s
 
     async def _renew(self) -> None:
-        pause_s = self.lease_s / RENEWALS_PER_LEASE
+        pause_s = self._lease_s / RENEWALS_PER_LEASE
         while True:
             await self._cluster.clock.sleep(pause_s)
             try:
-                await self._hold(self.lease_s, pause_s)
+                await self._hold(self._lease_s, pause_s)
             except TinymqError as error:
-                LOG.warning("hold on %s/%d not renewed: %s", self.topic, self.partition, error)
+                LOG.warning("hold on %s/%d not renewed: %s", self._topic, self._partition, error)
                 if not error.retriable and error.code != "OutcomeUnknown":
                     self._failure = error
                     return

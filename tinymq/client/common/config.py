@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from tinymq.base.config import MIB, TLS_SCHEME, Limits
 from tinymq.base.errors import InvalidConfig, InvalidName
@@ -45,6 +45,7 @@ TOKEN_VARIABLE = "TINYMQ_TOKEN"  # of the environment: the token, if a program n
 TOKEN_CHARS_MAX = 8192
 TLS_CA_VARIABLE = "TINYMQ_TLS_CA"  # of the environment: a file with the brokers' authorities, if a program names none
 BUFFER_BYTES_MAX = 1 << 40
+PREFETCH_MAX = 10_000  # records of one partition that wait at a worker
 
 C = TypeVar("C")
 
@@ -108,7 +109,7 @@ class ClientConfig:
     tls_server_name: a name that every broker's certificate has, instead of the host that the client dials.
 
         with Client("localhost:7070", request_timeout_ms=5_000, client_id="billing") as mq:
-            print(mq.config.rack)
+            print(mq.servers)
     """
 
     request_timeout_ms: float = 30_000
@@ -209,15 +210,15 @@ class ProducerConfig:
         if not callable(self.partitioner):
             _one_of("partitioner", self.partitioner, PARTITIONERS)
 
-    @property
-    def numbered(self) -> bool:
-        """Does every batch carry a producer id and a sequence number?"""
-        return self.idempotent and self.acks != "none"
 
-    @property
-    def inflight(self) -> int:
-        """The bound on batches in flight per partition. Without sequence numbers two of them could change places."""
-        return self.inflight_batches_max if self.numbered else 1
+def is_numbered(config: ProducerConfig) -> bool:
+    """Does every batch of the producer carry a producer id and a sequence number?"""
+    return config.idempotent and config.acks != "none"
+
+
+def inflight_max(config: ProducerConfig) -> int:
+    """The bound on batches in flight per partition. Without sequence numbers two of them could change places."""
+    return config.inflight_batches_max if is_numbered(config) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,17 +285,7 @@ class QueueConfig:
     def __post_init__(self) -> None:
         _kind(self, "auto_commit", bool)
         _milliseconds(self, "commit_interval_ms")
-        self.reader()
-
-    def reader(self) -> ReaderConfig:
-        """The settings of the reader behind the queue."""
-        return ReaderConfig(
-            replica=self.replica,
-            fetch_bytes_max=self.fetch_bytes_max,
-            fetch_wait_ms=self.fetch_wait_ms,
-            buffer_bytes_max=self.buffer_bytes_max,
-            on_trimmed=self.on_trimmed,
-        )
+        reader_config(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,18 +318,7 @@ class ConsumerConfig:
         _kind(self, "auto_commit", bool)
         _milliseconds(self, "commit_interval_ms")
         _count(self, "commit_records_max")
-        self.reader()
-
-    def reader(self) -> ReaderConfig:
-        """The settings of the fetches."""
-        return ReaderConfig(
-            replica=self.replica,
-            fetch_bytes_max=self.fetch_bytes_max,
-            fetch_wait_ms=self.fetch_wait_ms,
-            buffer_bytes_max=self.buffer_bytes_max,
-            unreachable_ms_max=self.unreachable_ms_max,
-            on_trimmed=self.on_trimmed,
-        )
+        reader_config(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,16 +333,20 @@ class WorkerConfig:
             print(worker.poll(timeout=5.0))
     """
 
-    PREFETCH_MAX: ClassVar[int] = 10_000
-
     prefetch_records: int = 500
     prefetch_bytes: int = 8 * MIB
     max_handler_ms: float = 12 * 3_600_000
 
     def __post_init__(self) -> None:
-        _count(self, "prefetch_records", most=self.PREFETCH_MAX)
+        _count(self, "prefetch_records", most=PREFETCH_MAX)
         _count(self, "prefetch_bytes")
         _milliseconds(self, "max_handler_ms")
+
+
+def reader_config(config: QueueConfig | ConsumerConfig) -> ReaderConfig:
+    """The settings of the fetches behind a queue or a consumer."""
+    shared = {each.name for each in fields(ReaderConfig)} & {each.name for each in fields(config)}
+    return ReaderConfig(**{name: getattr(config, name) for name in shared})
 
 
 def check_token(token: object, *, with_environment: bool = True) -> SecretText:

@@ -47,9 +47,10 @@ class TransactionConfig:
         if not number or not TIMEOUT_MS_MIN <= value <= TIMEOUT_MS_MAX:  # NaN is not, either
             hint = f"a number of milliseconds, {TIMEOUT_MS_MIN} to {TIMEOUT_MS_MAX}"
             raise InvalidConfig(f"transaction_timeout_ms={value!r}", hint=hint)
-        self.producer()
+        producer_config(self)
 
-    def producer(self) -> ProducerConfig:
-        """The settings of the producer behind the transaction."""
-        shared = {each.name for each in fields(ProducerConfig)} & {each.name for each in fields(self)}
-        return ProducerConfig(**{name: getattr(self, name) for name in shared})
+
+def producer_config(config: TransactionConfig) -> ProducerConfig:
+    """The settings of the producer behind a transaction."""
+    shared = {each.name for each in fields(ProducerConfig)} & {each.name for each in fields(config)}
+    return ProducerConfig(**{name: getattr(config, name) for name in shared})

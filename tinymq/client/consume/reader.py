@@ -29,7 +29,7 @@ from tinymq.client.consume.records import Chunk, Message, to_table
 from tinymq.proto import tinymq_pb2 as pb
 
 
-class AsyncReader:
+class ReaderCore:
     """Reads some or all partitions of a topic. Made by AsyncClient.reader(); opened by the first use.
 
     async with mq.reader("orders", start="earliest", end="latest") as reader:
@@ -64,7 +64,7 @@ class AsyncReader:
         self._buffered_bytes = 0  # written on the loop alone
         self._failure: Exception | None = None
         self._closed = False
-        forks.in_child(self, AsyncReader._forked)
+        forks.in_child(self, ReaderCore._forked)
 
     def _forked(self) -> None:
         self.buffer.clear()

@@ -232,7 +232,7 @@ def _is_gone(error: OffsetOutOfRange, offset: int) -> bool:
     return "history_start" in error.detail or (log_start.isdigit() and int(log_start) > offset)
 
 
-class AsyncScan:
+class ScanCore:
     """A scan of one range. Made by AsyncClient.scan(); iterate over it in `async with`.
 
     It gives record batches of TABLE_SCHEMA as they are stored, uncopied, in the order of their offsets. It raises

@@ -23,7 +23,7 @@ from tinymq.client.common.options import ClientOptions, HandlerOptions
 from tinymq.client.common.servers import find_cluster
 from tinymq.client.common.start_positions import Place
 from tinymq.client.common.values import HeadersLike, Timestamp
-from tinymq.client.facade.async_client import AsyncClient
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.client.facade.generated.client import ClientCalls
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.blocking_sender import BlockingSender
@@ -49,7 +49,7 @@ class Client(ClientCalls):
 
         with Client("localhost:7070") as mq:
             mq.admin.create_topic("invoices", partitions=6, exist_ok=True)
-            print(mq.access.who_am_i().name)
+            print(mq.servers, mq.access.who_am_i().name)
             with mq.producer(compression="zstd") as producer:
                 producer.send("orders", b"...")
             later = mq.send("orders", b"...", delay=3600)
@@ -94,9 +94,9 @@ class Client(ClientCalls):
         context: str | None = None,
         **settings: Unpack[ClientOptions],
     ) -> None:
-        self.servers, self.config = find_cluster(servers, context, settings)
-        found = {each.name: getattr(self.config, each.name) for each in fields(self.config)}
-        self._make = partial(AsyncClient, self.servers, **found)
+        self._servers, self._config = find_cluster(servers, context, settings)
+        found = {each.name: getattr(self._config, each.name) for each in fields(self._config)}
+        self._make = partial(ClientCore, self._servers, **found)
         self._loop_thread = self._new_loop_thread()
         self._direct: BlockingSender | None = None
         self._closed = False
@@ -104,10 +104,15 @@ class Client(ClientCalls):
         forks.in_child(self, Client._forked)
 
     def __repr__(self) -> str:
-        return f"<Client of {','.join(self.servers)}{' (closed)' if self._closed else ''}>"
+        return f"<Client of {','.join(self._servers)}{' (closed)' if self._closed else ''}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client belongs to its process: pass its servers, and make a client where it is used")
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The addresses of the brokers that the client asks first, as it was told them."""
+        return self._servers
 
     @overload
     def send(
@@ -124,6 +129,12 @@ class Client(ClientCalls):
         self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
         timestamp: Timestamp | None = None, partition: int | None = None, delay: None = None, deliver_at: datetime,
     ) -> Scheduled: ...  # fmt: skip
+    @overload
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, delay: Delay | None = None,
+        deliver_at: datetime | None = None,
+    ) -> RecordMetadata | Scheduled: ...  # fmt: skip
     def send(
         self,
         topic: str,
@@ -189,9 +200,17 @@ class Client(ClientCalls):
             @mq.subscribe("emails", group="mailer", kind="queue", concurrency=16)
             def send(job): ...
 
-        Without `kind` the handler takes the group as it is, and makes a stream group if there is none: then partitions
-        are divided, and a record that fails is tried again while its partition waits. AsyncClient.subscribe says what
-        the other arguments are. Does not connect. Raises InvalidRequest, InvalidName, InvalidConfig.
+        kind: "stream" divides partitions: a record that fails is tried again while its partition waits. "queue" leases
+        records one by one: a record that fails comes again later, and the others go on. Without `kind` the handler
+        takes the group as it is, and makes a stream group if there is none: name the kind if the handler needs one.
+        concurrency: how many records are handled at a time; in a stream group, each of another partition. on_error,
+        when the handler raises: "retry" by the group's rules, "skip", or "stop" `run`; `Retry` and `Reject` decide by
+        themselves.
+        group_settings: of a queue group that the handler makes. `start`, `instance_id` and other settings: see
+        `consumer`, and WorkerConfig of a queue group (prefetch_records is twice the concurrency). See docs/groups.md.
+
+        The handler runs in a thread; when it returns, its record is committed or acknowledged. Does not connect. Raises
+        InvalidRequest, InvalidName, InvalidConfig.
         """
         return self._serving.subscriptions.subscribe(
             topics,
@@ -218,7 +237,10 @@ class Client(ClientCalls):
             loop_thread.run(self._async.serve_with(self._serving, stop_timeout=stop_timeout, signals=False))
 
     def run(self, *, stop_timeout: float = STOP_TIMEOUT_S) -> None:
-        """As `serve`: call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. The client stays open."""
+        """As `serve`: call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. The client stays open.
+
+        `stop_timeout`: seconds that handlers which have begun may take. Raises what ended a subscription.
+        """
         self.serve(stop_timeout=stop_timeout)
 
     def stop(self, *, now: bool = False) -> None:
@@ -259,7 +281,7 @@ class Client(ClientCalls):
             error.add_note(f"and {another}")
 
     def _new_loop_thread(self) -> LoopThread:
-        interval_ms = self.config.switch_interval_ms
+        interval_ms = self._config.switch_interval_ms
         return LoopThread(self._make, switch_interval_s=None if interval_ms is None else interval_ms / 1000)
 
     def _forked(self) -> None:

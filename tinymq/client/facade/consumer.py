@@ -10,7 +10,7 @@ from tinymq.client.consume.message_iterator import message_iterator
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.generated.consumer import ConsumerCalls
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.group.consumer import AsyncConsumer
+from tinymq.client.group.consumer import ConsumerCore
 
 
 class Consumer(ConsumerCalls):
@@ -36,7 +36,7 @@ class Consumer(ConsumerCalls):
         consumer.close()
     """
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncConsumer) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: ConsumerCore) -> None:
         super().__init__(loop_thread, asynchronous)
         self._one_thread = OneThread("consumer")
 

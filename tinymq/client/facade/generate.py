@@ -1,156 +1,79 @@
-"""Writes the synchronous classes of tinymq/client/facade/generated/ from the asynchronous ones. Run by `make proto`.
+"""Writes the public classes of generated/ and generated_async/ beside this file from the classes that do their work.
 
-Each public method of an asynchronous class becomes a method with the same name, signature and docstring. It runs the
-asynchronous method on the client's loop and waits for the result. A class in facade/ defines by hand the methods that
-are faster when they stay in the calling thread; the generator leaves those out. A test fails when the files are stale
-(tests/client/facade/test_generate.py). docs/adr/0043-the-synchronous-client-is-generated.md gives the reasons.
+Run by `make proto`. A core, such as ConsumerCore, does the work of two public classes: AsyncConsumer and Consumer.
+Other rooms of the client use names of a core that are of no use to applications; the table in twins.py lists them as
+`internal`. All other names of the core become methods of the public classes, with the same signature and docstring. An
+asynchronous method passes its call on to the core. A synchronous method runs it on the client's loop and waits for the
+result. A class without internal names has no core: applications use the asynchronous class itself, such as AsyncAdmin.
+
+A class in facade/ defines by hand the methods that are faster when they stay in the calling thread; the generator
+leaves those out. A test fails when the files are stale (tests/client/facade/test_generate.py). The reasons are in
+docs/adr/0043-the-synchronous-client-is-generated.md and docs/adr/0135-public-classes-hold-a-core.md.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from tinymq.client.facade.twins import BY_SOURCE, HALVES, TWINS, Half, Twin
+
 ROOT = Path(__file__).resolve().parents[3]
-GENERATED = "tinymq.client.facade.generated"
 ENDINGS = {"close", "release", "__aexit__"}  # they do nothing when the loop has ended, because it closed everything
 RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
-
-
-@dataclass(frozen=True)
-class Twin:
-    """An asynchronous class, and the synchronous class that is generated from it."""
-
-    module: str  # of the asynchronous class
-    name: str  # of the synchronous class; the asynchronous one has Async before it
-    by_hand: str = ""  # the module of facade/ whose class `name` extends the generated one
-    internal: frozenset[str] = frozenset()  # names without an underscore that only other rooms of the client use
-    sync_only: frozenset[str] = frozenset()  # names without an asynchronous half: of engines that call from threads
-    lazy: bool = False  # the module is imported when it is first used: most programs never use it
-
-    @property
-    def generated_name(self) -> str:
-        return f"{self.name}Calls" if self.by_hand else self.name
-
-    @property
-    def generated_module(self) -> str:
-        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).lower()
-        return f"{GENERATED}.{self.by_hand.rpartition('.')[2] or words}"
-
-    @property
-    def home(self) -> str:
-        """The module that defines the synchronous class for applications."""
-        return self.by_hand or self.generated_module
-
-
-TWINS = (
-    Twin("tinymq.client.admin.access", "Access", lazy=True),
-    Twin("tinymq.client.admin.group_admin", "GroupAdmin"),
-    Twin("tinymq.client.admin.admin", "Admin", lazy=True),
-    Twin(
-        "tinymq.client.facade.async_client",
-        "Client",
-        by_hand="tinymq.client.facade.client",
-        internal=frozenset({"cluster", "producers", "serve_with", "shared_producer"}),
-    ),
-    Twin(
-        "tinymq.client.frame.frame",
-        "Frame",
-        by_hand="tinymq.client.facade.frame",
-        internal=frozenset({"reading"}),
-        sync_only=frozenset({"lazy", "relation"}),
-    ),
-    Twin("tinymq.client.admin.holds", "Hold"),
-    Twin("tinymq.client.admin.schedule", "Schedule", by_hand="tinymq.client.facade.schedule"),
-    Twin(
-        "tinymq.client.produce.producer",
-        "Producer",
-        by_hand="tinymq.client.facade.producer",
-        internal=frozenset(
-            {"abandon", "append_here", "close_s", "closed", "direct", "ended"}
-            | {"ready", "send_delayed", "unfinished", "written"}
-        ),
-    ),
-    Twin(
-        "tinymq.client.group.consumer",
-        "Consumer",
-        by_hand="tinymq.client.facade.consumer",
-        internal=frozenset({"arrival", "at_hand", "batch", "closed", "leave", "more", "take", "transactional"}),
-    ),
-    Twin(
-        "tinymq.client.transaction.transaction",
-        "Transaction",
-        by_hand="tinymq.client.facade.transaction",
-        internal=frozenset({"closed", "leave"}),
-    ),
-    Twin(
-        "tinymq.client.work.worker",
-        "Worker",
-        by_hand="tinymq.client.facade.worker",
-        internal=frozenset({"arrival", "attached", "closed", "fail_in_hand", "leave", "say", "take", "take_one"}),
-    ),
-    Twin(
-        "tinymq.client.queue.queue",
-        "Queue",
-        by_hand="tinymq.client.facade.queue",
-        internal=frozenset({"closed", "leave"}),
-    ),
-    Twin(
-        "tinymq.client.consume.reader",
-        "Reader",
-        by_hand="tinymq.client.facade.reader",
-        internal=frozenset({"arrival", "closed", "fail"}),
-    ),
-    Twin(
-        "tinymq.client.consume.scan",
-        "Scan",
-        by_hand="tinymq.client.facade.scan",
-        internal=frozenset({"closed", "take"}),
-    ),
-)
-SYNC = {f"Async{twin.name}": twin for twin in TWINS}
+ASYNC_SPECIAL = {*RENAMED, "__anext__", "__repr__"}  # that an asynchronous class has if its core does
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def generate(twin: Twin) -> str:
+def generate(half: Half) -> str:
     """Return the source text of a class's generated module, not formatted yet."""
+    twin = half.twin
     source = _parse(twin.module)
-    definition = _class(source, f"Async{twin.name}")
-    bases = [SYNC[base.id].name for base in definition.bases if isinstance(base, ast.Name) and base.id in SYNC]
-    body = [_beginning(twin, bases), *_members(twin, definition)]
-    doc = f"The methods of {twin.name} that have the client's loop do the work."
-    if not twin.by_hand:
-        doc = _in_sync_words(ast.get_docstring(definition) or "")
+    definition = _class(source, twin.source)
+    names = [base.id for base in definition.bases if isinstance(base, ast.Name) and base.id in BY_SOURCE]
+    bases = [BY_SOURCE[name].name for name in names]
+    beginning = _async_beginning(twin) if half.is_async else _beginning(twin, bases)
+    body = [beginning, *_members(half, definition)]
+    if half.by_hand:
+        whose = "its core" if half.is_async else "the client's loop"
+        doc = f"The methods of {half.name} that have {whose} do the work."
+    else:
+        doc = ast.get_docstring(definition) or ""
+        doc = doc if half.is_async else _in_sync_words(doc)
     named = f"({', '.join(bases)})" if bases else ""
-    code = f"class {twin.generated_name}{named}:\n{_indented(_quoted(doc))}\n\n{_indented(chr(10).join(body))}\n"
+    code = f"class {half.generated_name}{named}:\n{_indented(_quoted(doc))}\n\n{_indented(chr(10).join(body))}\n"
     head = f'"""Generated by `make proto` from {_path(twin.module).relative_to(ROOT)}: edit that file instead."""\n\n'
-    return f"{head}from __future__ import annotations\n\n{_imports(twin, source, code)}\n\n\n{code}"
+    return f"{head}from __future__ import annotations\n\n{_imports(half, source, code)}\n\n\n{code}"
 
 
-def _members(twin: Twin, definition: ast.ClassDef) -> list[str]:
-    """The code of each public member, in the order of the asynchronous class."""
-    by_hand = _defined(_class(_parse(twin.by_hand), twin.name)) if twin.by_hand else set()
+def _members(half: Half, definition: ast.ClassDef) -> list[str]:
+    """The code of each public member, in the order of the class that does the work."""
+    left_out = half.twin.internal | (_defined(_class(_parse(half.by_hand), half.name)) if half.by_hand else set())
     members = []
     docs = _docs_of_attributes(definition)
     for node in definition.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            if not node.target.id.startswith("_"):
-                members.append(_attribute(node.target.id, node.annotation, docs.get(node.target.id)))
+            name = node.target.id
+            if name not in left_out and not name.startswith("_"):
+                members.append(_attribute(half, name, node.annotation, docs.get(name)))
+        elif isinstance(node, Function) and half.is_async:
+            if node.name not in left_out and (node.name in ASYNC_SPECIAL or not node.name.startswith("_")):
+                members.append(_async_method(node))
         elif isinstance(node, Function):
             name = RENAMED.get(node.name, node.name)
-            if name not in by_hand | twin.internal and (node.name in RENAMED or not name.startswith("_")):
+            if name not in left_out and (node.name in RENAMED or not name.startswith("_")):
                 members.append(_method(node, name))
     return members
 
 
-def _attribute(name: str, annotation: ast.expr, doc: str | None) -> str:
-    body = "\n".join([*([_quoted(doc)] if doc else []), f"return self._async.{name}"])
+def _attribute(half: Half, name: str, annotation: ast.expr, doc: str | None) -> str:
+    body = "\n".join([*([_quoted(doc)] if doc else []), f"return self.{'_core' if half.is_async else '_async'}.{name}"])
     return f"@property\ndef {name}(self) -> {ast.unparse(annotation)}:\n{_indented(body)}\n"
 
 
@@ -164,6 +87,55 @@ def _docs_of_attributes(of: ast.ClassDef) -> dict[str, str]:
     }
 
 
+# ---- asynchronous classes ---------------------------------------------------------------------------------
+
+
+def _async_beginning(twin: Twin) -> str:
+    return f"def __init__(self, core: {twin.source}) -> None:\n    self._core = core\n"
+
+
+def _async_method(node: Function) -> str:
+    if any(isinstance(each, ast.Name) and each.id == "overload" for each in node.decorator_list):
+        return ast.unparse(node) + "\n"
+    returns = ast.unparse(node.returns) if node.returns is not None else "None"
+    node = copy.deepcopy(node)
+    call = f"self._core.{node.name}" + ("" if _is_property(node) else f"({_core_arguments(node.args)})")
+    keyword = "def"
+    if node.name == "__aiter__" or (node.name == "__aenter__" and _only_returns_self(node)):
+        keyword, body = ("def" if node.name == "__aiter__" else "async def"), "return self"
+    elif node.name == "__aenter__":
+        keyword, body = "async def", f"await {call}\nreturn self"
+    elif node.name == "__repr__":
+        body = "return repr(self._core)"
+    elif node.name == "__anext__":  # without a coroutine of its own, because each message would pay for it
+        returns, body = f"Awaitable[{returns}]", f"return {call}"
+    elif returns in BY_SOURCE and BY_SOURCE[returns].has_core:
+        returns = BY_SOURCE[returns].asynchronous.name
+        body = f"return {returns}({call})"
+    elif isinstance(node, ast.AsyncFunctionDef) and not _is_generator(node):
+        keyword, body = "async def", f"return await {call}" if returns != "None" else f"await {call}"
+    else:
+        body = f"return {call}" if returns != "None" else call
+    doc = ast.get_docstring(node)
+    decorator = "@property\n" if _is_property(node) else ""
+    head = f"{decorator}{keyword} {node.name}({ast.unparse(node.args)}) -> {returns}:\n"
+    return head + _indented("\n".join([*([_quoted(doc)] if doc else []), body])) + "\n"
+
+
+def _core_arguments(args: ast.arguments) -> str:
+    """The arguments of a core's method. In the signature, the public class stands for the core that is passed."""
+    passed = _arguments(args)
+    for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs):
+        twin = BY_SOURCE.get(ast.unparse(arg.annotation)) if arg.annotation is not None else None
+        if twin is not None and twin.has_core:
+            arg.annotation = ast.Name(twin.asynchronous.name)
+            passed = re.sub(rf"\b{arg.arg}\b$|\b{arg.arg}\b(?=,)", f"{arg.arg}._core", passed)
+    return passed
+
+
+# ---- synchronous classes ----------------------------------------------------------------------------------
+
+
 def _method(node: Function, name: str) -> str:
     doc = ast.get_docstring(node)
     lines = [_quoted(_in_sync_words(doc))] if doc else []
@@ -174,7 +146,7 @@ def _method(node: Function, name: str) -> str:
         body = "self._loop_thread.run(self._async.__aenter__())\nreturn self"
     else:
         body = _passed_on(node, returns)
-        returns = SYNC[returns].name if returns in SYNC else returns
+        returns = BY_SOURCE[returns].name if returns in BY_SOURCE else returns
     decorator = "@property\n" if _is_property(node) else ""
     head = f"{decorator}def {name}({ast.unparse(node.args)}) -> {returns}:\n"
     return head + _indented("\n".join([*lines, body])) + "\n"
@@ -183,9 +155,9 @@ def _method(node: Function, name: str) -> str:
 def _passed_on(node: Function, returns: str) -> str:
     """The statement that calls the asynchronous method."""
     call = f"self._async.{node.name}" + ("" if _is_property(node) else f"({_arguments(node.args)})")
-    if returns in SYNC:  # the object belongs to the loop, so the loop has to make it
-        twin = SYNC[returns]
-        loading = f"from {twin.home} import {twin.name}\n\n" if twin.lazy else ""
+    if returns in BY_SOURCE:  # the object belongs to the loop, so the loop has to make it
+        twin = BY_SOURCE[returns]
+        loading = f"from {twin.sync.home} import {twin.name}\n\n" if twin.lazy else ""
         return f"{loading}return {twin.name}(self._loop_thread, self._loop_thread.do(lambda: {call}))"
     if isinstance(node, ast.FunctionDef):
         return f"return {call}" if returns != "None" else call
@@ -195,6 +167,28 @@ def _passed_on(node: Function, returns: str) -> str:
     return f"return {waiting}" if returns != "None" else waiting
 
 
+def _beginning(twin: Twin, bases: list[str]) -> str:
+    if twin.name == "Client":  # it has no asynchronous client until its first use starts the loop
+        return (
+            f"_loop_thread: LoopThread\n\n@property\ndef _async(self) -> {twin.source}:\n"
+            "    return self._loop_thread.client\n"
+        )
+    return (
+        f"def __init__(self, loop_thread: LoopThread, asynchronous: {twin.source}) -> None:\n"
+        + ("    super().__init__(loop_thread, asynchronous)\n" if bases else "    self._loop_thread = loop_thread\n")
+        + f"    self._async{f': {twin.source}' if bases else ''} = asynchronous\n"
+    )
+
+
+def _in_sync_words(doc: str) -> str:
+    """A docstring of an asynchronous class, in the words of the synchronous class."""
+    doc = re.sub(r"\basync (with|for)\b", r"\1", doc).replace("await ", "")
+    return re.sub(r"\bAsync(?=[A-Z])", "", doc)
+
+
+# ---- both -------------------------------------------------------------------------------------------------
+
+
 def _arguments(args: ast.arguments) -> str:
     """The arguments of the call that passes a signature's values on."""
     names = [arg.arg for arg in (*args.posonlyargs, *args.args)][1:]
@@ -202,22 +196,11 @@ def _arguments(args: ast.arguments) -> str:
     return ", ".join([*names, *([f"**{args.kwarg.arg}"] if args.kwarg else [])])
 
 
-def _beginning(twin: Twin, bases: list[str]) -> str:
-    if twin.name == "Client":  # it has no asynchronous client until its first use starts the loop
-        return (
-            "_loop_thread: LoopThread\n\n@property\ndef _async(self) -> AsyncClient:\n"
-            "    return self._loop_thread.client\n"
-        )
-    return (
-        f"def __init__(self, loop_thread: LoopThread, asynchronous: Async{twin.name}) -> None:\n"
-        + ("    super().__init__(loop_thread, asynchronous)\n" if bases else "    self._loop_thread = loop_thread\n")
-        + f"    self._async{f': Async{twin.name}' if bases else ''} = asynchronous\n"
-    )
-
-
-def _imports(twin: Twin, source: ast.Module, code: str) -> str:
-    """The import of every name that the code uses, from the module from which the asynchronous class imports it."""
+def _imports(half: Half, source: ast.Module, code: str) -> str:
+    """The import of every name that the code uses, from the module from which the class of the core imports it."""
+    twin = half.twin
     homes = {"LoopThread": "tinymq.client.facade.loop_thread", "Self": "typing", "TYPE_CHECKING": "typing"}
+    homes["Awaitable"] = "collections.abc"
     modules: dict[str, str] = {}  # by their local name: `import x as y`
     for node in source.body:
         if isinstance(node, ast.ImportFrom):
@@ -228,12 +211,13 @@ def _imports(twin: Twin, source: ast.Module, code: str) -> str:
             homes[node.targets[0].id] = twin.module
         elif isinstance(node, ast.ClassDef):
             homes[node.name] = twin.module
-    homes |= {each.name: each.home for each in TWINS}
+    public = {(f"Async{each.name}" if half.is_async else each.name): each for each in TWINS}
+    homes |= {name: each.async_home if half.is_async else each.sync.home for name, each in public.items()}
     used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-    if any(each.lazy and each is not twin and each.name in used for each in TWINS):
+    lazy = {name for name, each in public.items() if each.lazy and each is not twin} & used
+    if lazy:
         used.add("TYPE_CHECKING")
     from_modules: dict[str, list[str]] = {}
-    lazy = {each.name for each in TWINS if each.lazy and each is not twin} & used
     for name in used & homes.keys() - lazy:
         from_modules.setdefault(homes[name], []).append(name)
     lines: list[tuple[int, int, str, str]] = []  # section, kind, module, text: the order that isort wants
@@ -256,12 +240,6 @@ def _section(module: str) -> int:
     return 0 if package in sys.stdlib_module_names else 2 if package == "tinymq" else 1
 
 
-def _in_sync_words(doc: str) -> str:
-    """A docstring of an asynchronous class, in the words of the synchronous class."""
-    doc = re.sub(r"\basync (with|for)\b", r"\1", doc).replace("await ", "")
-    return re.sub(r"\bAsync(?=[A-Z])", "", doc)
-
-
 def _quoted(doc: str) -> str:
     return f'"""{doc}\n"""' if "\n" in doc else f'"""{doc}"""'
 
@@ -277,6 +255,10 @@ def _only_returns_self(node: Function) -> bool:
 
 def _is_property(node: Function) -> bool:
     return any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list)
+
+
+def _is_generator(node: Function) -> bool:
+    return any(isinstance(each, ast.Yield) for each in ast.walk(node))
 
 
 def _defined(of: ast.ClassDef) -> set[str]:
@@ -295,16 +277,16 @@ def _parse(module: str) -> ast.Module:
     return ast.parse(_path(module).read_text())
 
 
-def path_of(twin: Twin) -> Path:
+def path_of(half: Half) -> Path:
     """The path of a class's generated module."""
-    return _path(twin.generated_module)
+    return _path(half.generated_module)
 
 
 def main() -> None:
     """Write all the files, formatted."""
-    for twin in TWINS:
-        path_of(twin).write_text(generate(twin))
-    subprocess.run(["ruff", "format", "--quiet", *(str(path_of(twin)) for twin in TWINS)], check=True)
+    for half in HALVES:
+        path_of(half).write_text(generate(half))
+    subprocess.run(["ruff", "format", "--quiet", *(str(path_of(half)) for half in HALVES)], check=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.client.common.forks import forked
-from tinymq.client.facade.async_client import AsyncClient
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.client.produce import exit
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ SETTLE_S = 1.0  # how long calls that gRPC still holds may take to end once thei
 class LoopThread:
     """An event loop on a daemon thread, with one AsyncClient on it."""
 
-    def __init__(self, make: Callable[[], AsyncClient], *, switch_interval_s: float | None = None) -> None:
+    def __init__(self, make: Callable[[], ClientCore], *, switch_interval_s: float | None = None) -> None:
         """`switch_interval_s`: set the interpreter's switch interval to this when the thread starts, unless it is
         shorter already."""
         self._make = make
@@ -42,7 +42,7 @@ class LoopThread:
         self._starting = threading.Lock()  # guards the three fields below, which are set together
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._client: AsyncClient | None = None
+        self._client: ClientCore | None = None
         self._stopping = False
         self._stopped = False
 
@@ -52,7 +52,7 @@ class LoopThread:
         return not self._stopped and self._process == os.getpid()
 
     @property
-    def client(self) -> AsyncClient:
+    def client(self) -> ClientCore:
         """The client on the loop. Starts the thread."""
         if self._client is None:
             self._start()
@@ -152,7 +152,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _end_unused(pid: int, loop: asyncio.AbstractEventLoop, client: AsyncClient) -> None:
+def _end_unused(pid: int, loop: asyncio.AbstractEventLoop, client: ClientCore) -> None:
     """Close the client and end its loop. Callable from any thread; does not wait."""
 
     async def end() -> None:

@@ -18,7 +18,7 @@ from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce import exit
 from tinymq.client.produce.batcher import RECORD_OVERHEAD_BYTES
 from tinymq.client.produce.delivery import Delivery, ScheduledDelivery
-from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, AsyncProducer
+from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, ProducerCore
 
 
 class Record(TypedDict):
@@ -48,7 +48,7 @@ class Producer(ProducerCalls):
         producer.close()
     """
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncProducer) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: ProducerCore) -> None:
         super().__init__(loop_thread, asynchronous)
         batcher = asynchronous.batcher
         self._plain_topics = batcher.plain_topics
@@ -82,6 +82,12 @@ class Producer(ProducerCalls):
         timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
         delay: None = None, deliver_at: datetime,
     ) -> ScheduledDelivery: ...  # fmt: skip
+    @overload
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: Delay | None = None, deliver_at: datetime | None = None,
+    ) -> Delivery | ScheduledDelivery: ...  # fmt: skip
     def send(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
         timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,

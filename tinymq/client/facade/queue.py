@@ -12,8 +12,8 @@ from tinymq.client.consume.records import Message
 from tinymq.client.facade.generated.queue import QueueCalls
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import Delivery
-from tinymq.client.produce.producer import AsyncProducer
-from tinymq.client.queue.queue import AsyncQueue
+from tinymq.client.produce.producer import ProducerCore
+from tinymq.client.queue.queue import QueueCore
 
 
 class Queue(QueueCalls):
@@ -44,9 +44,9 @@ class Queue(QueueCalls):
         mq.queue("tasks", 1).delete()  # with all its messages
     """
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncQueue) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: QueueCore) -> None:
         super().__init__(loop_thread, asynchronous)
-        self._producer: AsyncProducer | None = None  # of the client, or the queue's own
+        self._producer: ProducerCore | None = None  # of the client, or the queue's own
         self._is_own_producer = False
         self._one_thread = OneThread("queue")
 
@@ -105,7 +105,7 @@ class Queue(QueueCalls):
 
     def _send(
         self,
-        producer: AsyncProducer,
+        producer: ProducerCore,
         value: bytes | None,
         key: bytes | None,
         headers: HeadersLike | None,

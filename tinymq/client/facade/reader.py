@@ -10,7 +10,7 @@ import pyarrow as pa
 from tinymq.client.common.argument_checks import check_count, check_wait
 from tinymq.client.common.one_thread import OneThread
 from tinymq.client.consume.message_iterator import message_iterator
-from tinymq.client.consume.reader import AsyncReader
+from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.records import Chunk, Message
 from tinymq.client.facade.generated.reader import ReaderCalls
 from tinymq.client.facade.loop_thread import LoopThread
@@ -35,7 +35,7 @@ class Reader(ReaderCalls):
         reader.close()
     """
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncReader) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: ReaderCore) -> None:
         super().__init__(loop_thread, asynchronous)
         self._buffer = asynchronous.buffer  # fetched messages; the thread that reads takes them
         self._one_thread = OneThread("reader")

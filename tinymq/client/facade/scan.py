@@ -7,7 +7,7 @@ from queue import Empty
 import pyarrow as pa
 
 from tinymq.client.common.one_thread import OneThread
-from tinymq.client.consume.scan import AsyncScan
+from tinymq.client.consume.scan import ScanCore
 from tinymq.client.facade.generated.scan import ScanCalls
 from tinymq.client.facade.loop_thread import LoopThread
 
@@ -24,7 +24,7 @@ class Scan(ScanCalls):
         scan.close()
     """
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncScan) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: ScanCore) -> None:
         super().__init__(loop_thread, asynchronous)
         self._opened = False
         self._one_thread = OneThread("scan")

@@ -10,7 +10,7 @@ from tinymq.client.facade.consumer import Consumer
 from tinymq.client.facade.generated.transaction import TransactionCalls
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import StagedDelivery, staged_delivery_of
-from tinymq.client.transaction.transaction import AsyncTransaction, check_plain
+from tinymq.client.transaction.transaction import TransactionCore, check_plain
 
 
 class Transaction(TransactionCalls):
@@ -34,7 +34,7 @@ class Transaction(TransactionCalls):
         print(tx.transactional_id)
     """
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncTransaction) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: TransactionCore) -> None:
         super().__init__(loop_thread, asynchronous)
         self._one_thread = OneThread("transaction")
 
@@ -50,7 +50,7 @@ class Transaction(TransactionCalls):
         BufferFull.
 
         The delivery ends when the record is staged: on a majority of disks, without an offset. Nobody need wait for it,
-        because `commit` does. A message id, a delay and deliver_at are refused. Raises TransactionAborted, Fenced,
+        because `commit` does. A message_id, a delay and deliver_at are refused. Raises TransactionAborted, Fenced,
         UnknownTopic, InvalidRequest, BatchTooLarge.
         """
         with self._one_thread:

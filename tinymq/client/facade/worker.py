@@ -7,7 +7,7 @@ from tinymq.client.common.one_thread import OneThread
 from tinymq.client.facade.generated.worker import WorkerCalls
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.work.job import Job
-from tinymq.client.work.worker import AsyncWorker
+from tinymq.client.work.worker import WorkerCore
 
 
 class Worker(WorkerCalls):
@@ -32,7 +32,7 @@ class Worker(WorkerCalls):
         worker.close()
     """
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncWorker) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: WorkerCore) -> None:
         super().__init__(loop_thread, asynchronous)
         self._take_one = asynchronous.take_one
         self._one_thread = OneThread("worker")

@@ -15,7 +15,7 @@ from tinymq.client.cluster.lookups import topic_with
 from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.common.argument_checks import check_partitions, check_topic
 from tinymq.client.common.start_positions import END, OffsetQuestion, Places, check_range, read_offset, read_place
-from tinymq.client.consume.reader import AsyncReader
+from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.records import TABLE_SCHEMA
 from tinymq.client.frame.ranges import Ranges, clip, rows_of_ranges
 
@@ -28,7 +28,7 @@ TimeRange = tuple[datetime | None, datetime | None]
 Bounds = tuple[int | None, int | None]
 
 
-class AsyncFrame:
+class FrameCore:
     """A topic as a table. Made by AsyncClient.frame(). It reads nothing before it is used, and holds no connection.
 
         frame = mq.frame("orders", columns=["offset", "value"])
@@ -48,7 +48,7 @@ class AsyncFrame:
         self,
         cluster: Cluster,
         topic: str,
-        read: Callable[[Sequence[int], Places, Places], AsyncReader],
+        read: Callable[[Sequence[int], Places, Places], ReaderCore],
         *,
         leader_only: bool,
         columns: Sequence[str] | None,
@@ -105,7 +105,7 @@ class AsyncFrame:
         """Return the number of records, without reading them. Raises as `ranges`."""
         return rows_of_ranges(await self.ranges())
 
-    def reading(self, ranges: Mapping[int, tuple[int, int]]) -> AsyncReader | None:
+    def reading(self, ranges: Mapping[int, tuple[int, int]]) -> ReaderCore | None:
         """Return a reader of these ranges of the frame; None if they have no records. Called on the loop."""
         wanted = {p: bounds for p, bounds in ranges.items() if bounds[0] < bounds[1]}
         if not wanted:

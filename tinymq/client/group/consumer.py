@@ -16,7 +16,7 @@ from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import check_channel, check_consumer, check_count, check_wait
 from tinymq.client.common.background import Background
-from tinymq.client.common.config import ConsumerConfig
+from tinymq.client.common.config import ConsumerConfig, reader_config
 from tinymq.client.common.start_positions import END, KnownOffset, Place, read_place
 from tinymq.client.consume.records import Message
 from tinymq.client.group.assigned_buffer import AssignedBuffer
@@ -35,7 +35,7 @@ LEAVING_IN_ERROR_S = 2.0
 Callback = Callable[[list[TopicPartition]], object]
 
 
-class AsyncConsumer:
+class ConsumerCore:
     """Reads topics as a member of a group. Made by AsyncClient.consumer(); joined by the first use.
 
     A record is committed when the next one is asked for, or when the `async with` block ends cleanly. Commits are sent
@@ -72,7 +72,7 @@ class AsyncConsumer:
         self._timeout_s = cluster.config.request_timeout_ms / 1000
         self._callbacks = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
         self._buffer = AssignedBuffer(lambda size: wake(lambda: self.tasks.freed(size)))
-        self.tasks = PartitionTasks(cluster, config.reader(), self._buffer, self._partition_failed)
+        self.tasks = PartitionTasks(cluster, reader_config(config), self._buffer, self._partition_failed)
         self._membership: Membership | None = None
         self._reading: GroupReading | None = None  # with a group
         self._transactional: TransactionalReading | None = None  # as above
@@ -83,7 +83,7 @@ class AsyncConsumer:
         self._failure: Exception | None = None
         self._at_most_once = config.processing == "at_most_once"
         self._waiting: Iterator[Message] = iter(())  # committed already, and not handed out: at most once
-        forks.in_child(self, AsyncConsumer._forked)
+        forks.in_child(self, ConsumerCore._forked)
 
     def _forked(self) -> None:
         self._buffer, self._waiting = AssignedBuffer(lambda _: None), iter(())  # these records are the parent's
@@ -219,7 +219,7 @@ class AsyncConsumer:
         return self._transactional
 
     async def seek(self, topic: str, partition: int, to: Place) -> int:
-        """Go on from an Offset, "earliest", "latest" or a datetime in a partition that this consumer reads.
+        """Go on from `to`: an Offset, "earliest", "latest" or a datetime in a partition that this consumer reads.
 
         With a group, the group's cursor moves. Returns the position. Raises InvalidRequest, OffsetOutOfRange, Fenced.
         """

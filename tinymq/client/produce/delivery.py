@@ -63,7 +63,10 @@ class _RecordDelivery(ABC, Generic[Result]):
         return self._result()
 
     def exception(self, timeout: float | None = None) -> TinymqError | None:
-        """Return the error that ended the delivery; None if the record was acknowledged. Blocks as `result` does."""
+        """Return the error that ended the delivery; None if the record was acknowledged.
+
+        Blocks as `result` does. Raises TimeoutError after `timeout` seconds.
+        """
         if not self._batch.wait(timeout):
             raise TimeoutError(f"not delivered within {timeout} s; it may yet be")
         return self._batch.take_error((self._row,))
@@ -227,7 +230,10 @@ class BatchDelivery:
         return [part.metadata() for part in self._parts]
 
     def exception(self, timeout: float | None = None) -> TinymqError | None:
-        """Return the first error of a batch; None if all were acknowledged. Blocks as `result` does."""
+        """Return the first error of a batch; None if all were acknowledged.
+
+        Blocks as `result` does. Raises TimeoutError after `timeout` seconds.
+        """
         check_wait(timeout)
         for part in self._parts:
             if not part.done:

@@ -41,7 +41,7 @@ Handle = TypeVar("Handle", bound=Delivery | ScheduledDelivery)
 LEAVING_IN_ERROR_S = 5.0  # a `with` block left by an exception flushes for so long at most
 
 
-class AsyncProducer:
+class ProducerCore:
     """Sends records in batches. Made by AsyncClient.producer(); use it in `async with`, which flushes at the end.
 
     async with mq.producer(linger_ms=5) as producer:
@@ -79,7 +79,7 @@ class AsyncProducer:
         if staging is None:  # what is staged and not committed is dropped, so nothing is delivered at the exit
             self._process = os.getpid()  # set last: an object that has it is fully initialised
             exit.enter(self)
-        forks.in_child(self, AsyncProducer._forked)
+        forks.in_child(self, ProducerCore._forked)
 
     def _forked(self) -> None:
         self.append = self.append_identified = self.append_delayed = forks.refuse
@@ -105,6 +105,12 @@ class AsyncProducer:
         timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
         delay: None = None, deliver_at: datetime,
     ) -> ScheduledDelivery: ...  # fmt: skip
+    @overload
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None, partition: int | None = None, message_id: str | bytes | None = None,
+        delay: Delay | None = None, deliver_at: datetime | None = None,
+    ) -> Delivery | ScheduledDelivery: ...  # fmt: skip
     async def send(
         self,
         topic: str,

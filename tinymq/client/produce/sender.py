@@ -29,7 +29,7 @@ from tinymq.client.cluster.background_tasks import BackgroundTasks, Retries
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.lookups import deletion_of
 from tinymq.client.cluster.routing import Partition
-from tinymq.client.common.config import ProducerConfig
+from tinymq.client.common.config import ProducerConfig, is_numbered
 from tinymq.client.net.broker_streams import State
 from tinymq.client.net.wire import read_error
 from tinymq.client.produce.batcher import Batcher
@@ -104,7 +104,7 @@ class Sender:
     def _leader_moved(self, queue: SendQueue, leader: int) -> None:
         """Send to the new leader before the former one has answered, which may never happen. A resend is safe."""
         self._cluster.forgive(leader)  # it was elected, so it is alive, whatever it did before
-        if self._config.numbered:
+        if is_numbered(self._config):
             for batch in queue.in_flight:
                 if batch.sent:
                     queue.given_up(batch, self._clock.monotonic())
@@ -125,7 +125,7 @@ class Sender:
             self._active[queue] = NOT_LOOKED
             if self._tick is None:
                 self._tick = self._clock.call_later(TICK_S, self._look_at_deadlines)
-        if self._config.numbered and self._staging is None and not self.producer_id:
+        if is_numbered(self._config) and self._staging is None and not self.producer_id:
             self._background.run("producer id", self._open_producer)
             return
         self._move(queue)

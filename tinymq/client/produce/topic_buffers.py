@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from tinymq.base.config import Limits
 from tinymq.base.errors import UnknownPartition
 from tinymq.client.common.argument_checks import check_partition
-from tinymq.client.common.config import ProducerConfig
+from tinymq.client.common.config import ProducerConfig, inflight_max, is_numbered
 from tinymq.client.common.topic_settings import UNBOUNDED, TopicBounds
 from tinymq.client.produce import partitioner
 from tinymq.client.produce.send_queue import SendQueue
@@ -147,8 +147,8 @@ class TopicBuffers:
                     topic,
                     topic_id,
                     p,
-                    limit=config.inflight,
-                    numbered=config.numbered,
+                    limit=inflight_max(config),
+                    numbered=is_numbered(config),
                     staged=self._staged,
                     loop_ended=self._loop_ended,
                 )

@@ -12,12 +12,12 @@ import asyncio
 from tinymq.base.errors import Closed, DeadlineExceeded, InvalidRequest
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.argument_checks import check_channel, check_consumer
-from tinymq.client.common.config import QueueConfig, default_client_id
+from tinymq.client.common.config import QueueConfig, default_client_id, reader_config
 from tinymq.client.common.start_positions import OffsetLike, Place, read_offset, read_place
 from tinymq.client.consume import cursors
 from tinymq.client.consume.channel_consumer import ChannelConsumer
 from tinymq.client.consume.cursors import ChannelId
-from tinymq.client.consume.reader import AsyncReader
+from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.records import Message
 from tinymq.client.queue.partition import PartitionLog
 
@@ -40,7 +40,7 @@ class ChannelReader:
         self._opening = asyncio.Lock()  # one take-over at a time: a second one would fence the first
         # Reads ahead from the cursor. Made when messages are first waited for; dropped when the cursor is moved and
         # after an error, so that the next call reads from `_resume`.
-        self._reader: AsyncReader | None = None
+        self._reader: ReaderCore | None = None
         self._resume = 0  # the offset from which the next reader starts, while there is no reader
         self._skipped = 0  # messages that earlier readers have skipped
 
@@ -80,7 +80,7 @@ class ChannelReader:
         """Wait until `take` has a message. Returns False if there is none, and none came in time."""
         await self.open()
         if self._reader is None:
-            self._reader = self._log.reader(self._resume, None, self._config.reader())
+            self._reader = self._log.reader(self._resume, None, reader_config(self._config))
         reader = self._reader
         try:
             if timeout_s != 0.0 and await reader.arrival(timeout_s):

@@ -15,7 +15,7 @@ from tinymq.client.common.argument_checks import check_partition, check_topic
 from tinymq.client.common.config import QueueConfig, ReaderConfig
 from tinymq.client.common.start_positions import END, OffsetLike, Place, read_offset, read_place
 from tinymq.client.consume import cursors
-from tinymq.client.consume.reader import AsyncReader
+from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.records import Message
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -47,10 +47,10 @@ class PartitionLog:
         """The topic, with its id. Raises UnknownTopic, UnknownPartition."""
         return await topic_with(self._cluster, self.topic, self.partition, timeout_s, create=True)
 
-    def reader(self, start: int, end: int | None, config: ReaderConfig) -> AsyncReader:
+    def reader(self, start: int, end: int | None, config: ReaderConfig) -> ReaderCore:
         """A reader of the offsets from `start` up to, and not including, `end`."""
         first, last = Offset(start), None if end is None else Offset(end)
-        return AsyncReader(
+        return ReaderCore(
             self._cluster, self.topic, config, self._wake, partitions=[self.partition], start=first, end=last
         )
 

@@ -20,13 +20,13 @@ from tinymq.client.common.start_positions import OffsetLike, Place
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.records import Message
 from tinymq.client.produce.delivery import Delivery
-from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, AsyncProducer
+from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, ProducerCore
 from tinymq.client.queue.channel_reader import ChannelReader
 from tinymq.client.queue.partition import PartitionLog, Wake
 from tinymq.client.queue.writer import QueueWriter
 
 
-class AsyncQueue:
+class QueueCore:
     """A partition as a queue. Made by AsyncClient.queue(); use it in `async with`. For one task at a time.
 
     async with mq.queue("orders", channel="billing") as queue:
@@ -47,7 +47,7 @@ class AsyncQueue:
         cluster: Cluster,
         config: QueueConfig,
         wake: Wake,
-        shared_producer: Callable[[], AsyncProducer],
+        shared_producer: Callable[[], ProducerCore],
         topic: str,
         partition: int,
         *,
@@ -165,7 +165,8 @@ class AsyncQueue:
         await self.reader.open()
 
     async def commit(self, upto: OffsetLike | Message | None = None) -> None:
-        """Commit now: all messages that were handed out, or all below an offset, or a Message and all before it.
+        """Commit now all messages that were handed out, or those up to `upto`: all below an offset, or a Message and
+        all before it.
 
         Returns when a majority has it on disk. Raises Fenced, InvalidRequest (beyond what was handed out),
         DeadlineExceeded, OutcomeUnknown.
@@ -174,7 +175,7 @@ class AsyncQueue:
         await self.reader.commit(upto)
 
     async def seek(self, to: Place) -> int:
-        """Go on from an Offset, "earliest", "latest" or a datetime, and return the position.
+        """Go on from `to`: an Offset, "earliest", "latest" or a datetime, and return the position.
 
         Messages that are not committed stay so. After OutcomeUnknown nobody knows where the channel is: seek again.
         Raises OffsetOutOfRange, Fenced.

@@ -8,7 +8,7 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.config import ProducerConfig
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.produce.delivery import Delivery
-from tinymq.client.produce.producer import AsyncProducer
+from tinymq.client.produce.producer import ProducerCore
 from tinymq.client.queue.partition import PartitionLog, Wake
 
 
@@ -20,18 +20,18 @@ class QueueWriter:
     """
 
     def __init__(
-        self, cluster: Cluster, log: PartitionLog, wake: Wake, shared_producer: Callable[[], AsyncProducer]
+        self, cluster: Cluster, log: PartitionLog, wake: Wake, shared_producer: Callable[[], ProducerCore]
     ) -> None:
         """`shared_producer` returns the producer behind `AsyncClient.send`."""
         self._cluster = cluster
         self._log = log
         self._wake = wake
         self._shared_producer = shared_producer
-        self.own: AsyncProducer | None = None  # made by the first push that does not wait
+        self.own: ProducerCore | None = None  # made by the first push that does not wait
 
     async def send(
         self,
-        producer: AsyncProducer,
+        producer: ProducerCore,
         value: bytes | None,
         key: bytes | None,
         headers: HeadersLike | None,
@@ -43,16 +43,16 @@ class QueueWriter:
             log.topic, value, key=key, headers=headers, timestamp=timestamp, partition=log.partition
         )
 
-    def producer(self) -> AsyncProducer:
+    def producer(self) -> ProducerCore:
         """The producer of a push that waits for its message."""
         return self.own or self._shared_producer()
 
-    def own_producer(self) -> AsyncProducer:
+    def own_producer(self) -> ProducerCore:
         """The producer of a push that does not wait."""
         if self.own is None:
             timeout_ms = self._cluster.config.request_timeout_ms
             config = ProducerConfig(linger_ms=0, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms)
-            self.own = AsyncProducer(self._cluster, config, self._wake)
+            self.own = ProducerCore(self._cluster, config, self._wake)
         return self.own
 
     async def flush(self) -> None:

@@ -10,7 +10,7 @@ from tinymq.base.errors import NotFound
 from tinymq.base.retry import Backoff
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.background import Background
-from tinymq.client.common.config import ConsumerConfig, configure
+from tinymq.client.common.config import ConsumerConfig, configure, reader_config
 from tinymq.client.consume.records import Message
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.group_reading import GroupReading
@@ -34,7 +34,7 @@ class StreamSource:
         self._config = configure(ConsumerConfig, subscription.settings)
         self._timeout_s = cluster.config.request_timeout_ms / 1000
         self._buffer = ParallelBuffer(lambda size: self._tasks.freed(size))
-        self._tasks = PartitionTasks(cluster, self._config.reader(), self._buffer, self._partition_failed)
+        self._tasks = PartitionTasks(cluster, reader_config(self._config), self._buffer, self._partition_failed)
         self._background = Background(self._fail)
         self._reading: GroupReading | None = None
         self._failure: Exception | None = None

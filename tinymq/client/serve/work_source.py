@@ -7,11 +7,11 @@ import traceback
 
 from tinymq.base.errors import LeaseLost
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.common.config import WorkerConfig, configure
+from tinymq.client.common.config import PREFETCH_MAX, WorkerConfig, configure
 from tinymq.client.serve.subscription import Subscription
 from tinymq.client.serve.verdicts import Reject, Retry
 from tinymq.client.work.job import ERROR_LENGTH_MAX, Job
-from tinymq.client.work.worker import AsyncWorker, Wake
+from tinymq.client.work.worker import Wake, WorkerCore
 
 PREFETCHED_PER_HANDLER = 2  # of each partition, so that a handler that ends has its next job here
 
@@ -21,10 +21,10 @@ class WorkSource:
 
     def __init__(self, cluster: Cluster, subscription: Subscription, wake: Wake) -> None:
         self._subscription = subscription
-        prefetch = min(PREFETCHED_PER_HANDLER * subscription.concurrency, WorkerConfig.PREFETCH_MAX)
+        prefetch = min(PREFETCHED_PER_HANDLER * subscription.concurrency, PREFETCH_MAX)
         config = configure(WorkerConfig, {"prefetch_records": prefetch, **subscription.settings})
         (topic,) = subscription.topics
-        self._worker = AsyncWorker(
+        self._worker = WorkerCore(
             cluster,
             config,
             wake,

@@ -33,11 +33,11 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.transaction_calls import Place
 from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import WAIT_S_MIN, check_wait
-from tinymq.client.common.transaction_config import TransactionConfig
+from tinymq.client.common.transaction_config import TransactionConfig, producer_config
 from tinymq.client.common.values import HeadersLike, Timestamp
-from tinymq.client.group.consumer import AsyncConsumer
+from tinymq.client.group.consumer import ConsumerCore
 from tinymq.client.produce.delivery import BatchDelivery, Delivery, StagedDelivery, staged_delivery_of
-from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, AsyncProducer
+from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, ProducerCore
 from tinymq.client.transaction.added_partitions import AddedPartitions
 from tinymq.client.transaction.consumed_offsets import ConsumedOffsets
 from tinymq.client.transaction.owner import Begun, Owner
@@ -60,7 +60,7 @@ class State(Enum):
     UNKNOWN = "of unknown outcome"  # the commit has no answer yet
 
 
-class AsyncTransaction:
+class TransactionCore:
     """A transaction. Made by AsyncClient.transaction(); use it in `async with`, which commits at the end, and rolls
     back if an exception leaves the block.
 
@@ -92,9 +92,9 @@ class AsyncTransaction:
         self._begun: Begun | None = None
         self._partitions: AddedPartitions | None = None
         self._offsets: ConsumedOffsets | None = None
-        self._producer: AsyncProducer | None = None
+        self._producer: ProducerCore | None = None
         self._batches: Mapping[Place, int] = {}  # staged ones, from the first attempt to commit on
-        forks.in_child(self, AsyncTransaction._forked)
+        forks.in_child(self, TransactionCore._forked)
 
     def _forked(self) -> None:
         self.append = forks.refuse
@@ -118,7 +118,8 @@ class AsyncTransaction:
         """Begin. `with` does this. The first transaction of an id in this client registers the id: another program
         that uses it is fenced, and its open transaction is rolled back.
 
-        Raises InvalidRequest (a transaction of this id is open here), Fenced, UnsupportedVersion, DeadlineExceeded,
+        `timeout` in seconds; request_timeout_ms if not given. Raises InvalidRequest (a transaction of this id is open
+        here), Fenced, UnsupportedVersion, DeadlineExceeded,
         OutcomeUnknown: it may have begun, and then the next one ends it, or its time-out.
         """
         self._cluster.check_loop()
@@ -129,7 +130,7 @@ class AsyncTransaction:
         self._begun = await self._owner.begin(self.config.transaction_timeout_ms, timeout_s)
         request_s = self._cluster.config.request_timeout_ms / 1000
         self._partitions = AddedPartitions(self._owner.calls, self._begun, request_s, self._failed)
-        self._producer = AsyncProducer(self._cluster, self.config.producer(), self._wake, self._partitions)
+        self._producer = ProducerCore(self._cluster, producer_config(self.config), self._wake, self._partitions)
         self._offsets = ConsumedOffsets(self._cluster, self._owner.calls, self._begun)
         self._state = State.OPEN
         self.append = self._producer.append
@@ -144,7 +145,7 @@ class AsyncTransaction:
         """Append one record to the transaction's buffer. Waits for room up to block_ms_max, then raises BufferFull.
 
         The delivery ends when the record is staged: on a majority of disks, without an offset. Nobody need wait for it,
-        because `commit` does. A message id, a delay and deliver_at are refused. Raises TransactionAborted, Fenced,
+        because `commit` does. A message_id, a delay and deliver_at are refused. Raises TransactionAborted, Fenced,
         UnknownTopic, InvalidRequest, BatchTooLarge.
         """
         self._cluster.check_loop()
@@ -173,7 +174,7 @@ class AsyncTransaction:
 
     # ---- what was read -------------------------------------------------------------------------------
 
-    async def commit_offsets(self, consumer: AsyncConsumer) -> None:
+    async def commit_offsets(self, consumer: ConsumerCore) -> None:
         """Commit, with the transaction, everything that a consumer will have handed out by then.
 
         Call it at the beginning of the block, before anything can fail. If the transaction is not committed, the
@@ -227,8 +228,8 @@ class AsyncTransaction:
     async def abort(self, *, timeout: float | None = None) -> None:
         """Roll back: nothing that was sent will ever be visible. A second call does nothing.
 
-        Raises InvalidRequest if the transaction is committed. After another error nothing is committed, either: the
-        brokers roll the transaction back when its time is up.
+        `timeout` in seconds; request_timeout_ms if not given. Raises InvalidRequest if the transaction is committed.
+        After another error nothing is committed, either: the brokers roll the transaction back when its time is up.
         """
         self._cluster.check_loop()
         timeout_s = self._timeout_s(timeout)
@@ -294,7 +295,7 @@ class AsyncTransaction:
             await self._roll_back(self._failure)
         return Counter(self._producer.written) + self._offsets.counts
 
-    async def _flush(self, producer: AsyncProducer, timeout_s: float) -> None:
+    async def _flush(self, producer: ProducerCore, timeout_s: float) -> None:
         try:
             await producer.flush(timeout_s)
         except NotDelivered:
@@ -360,7 +361,7 @@ class AsyncTransaction:
         if self._begun is not None:
             self._owner.ended(self._begun, error)
 
-    def _open_producer(self) -> AsyncProducer:
+    def _open_producer(self) -> ProducerCore:
         if self._state not in (State.OPEN, State.COMMITTING) or self._producer is None or self._failure is not None:
             self._refuse()
         return self._producer

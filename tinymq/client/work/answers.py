@@ -24,7 +24,7 @@ class Answers:
     def lost(self, job: Job) -> None:
         """Count a job that another worker may have."""
         self._lost += 1
-        job.counted = self._flushes
+        job._counted = self._flushes
 
     def take_lost(self) -> int:
         """The number of jobs that were lost since the last call, without those that `wait` has raised."""
@@ -47,9 +47,9 @@ class Answers:
         return _Nothing()
 
     async def _answered(self, job: Job, timeout_s: float) -> None:
-        if job.partition_work.holds(job):
+        if job._partition_work.holds(job):
             self._check()
-            answer = job.answer = job.answer or Answer()
+            answer = job._answer = job._answer or Answer()
             try:
                 async with asyncio.timeout(timeout_s):
                     await answer.arrived.wait()
@@ -57,20 +57,20 @@ class Answers:
                 after = f"after {timeout_s:g} s; the worker goes on sending it"
                 raise OutcomeUnknown(f"the ack of {job!r} has no answer {after}") from None
             finally:
-                job.answer = None
-            if answer.error is not None and job.loss is None:
+                job._answer = None
+            if answer.error is not None and job._loss is None:
                 raise answer.error
-        if job.loss is not None:
-            if job.counted == self._flushes:  # `flush` need not raise it, too
-                job.counted = -1
+        if job._loss is not None:
+            if job._counted == self._flushes:  # `flush` need not raise it, too
+                job._counted = -1
                 self._lost -= 1
-            raise job.loss
+            raise job._loss
 
     def give_up(self, jobs: Iterable[Job], error: TinymqError) -> None:
         """End the waits: no answer comes any more."""
         for job in jobs:
-            if job.answer is not None:
-                job.answer.give(error)
+            if job._answer is not None:
+                job._answer.give(error)
 
 
 class _Nothing:

@@ -82,8 +82,8 @@ class Job:
     """
 
     __slots__ = (
-        "_message", "_settle", "_settled_by", "ack_sent", "answer", "bytes", "counted", "freed", "grant", "loss",
-        "partition_work", "since_s", "state",
+        "_ack_sent", "_answer", "_bytes", "_counted", "_freed", "_loss", "_message", "_partition_work", "_settle",
+        "_settled_by", "_since_s", "_state", "grant",
     )  # fmt: skip
 
     def __init__(
@@ -94,17 +94,18 @@ class Job:
         settle: Callable[[Job, Verb, float | None, str], None],
         size: int,
     ) -> None:
+        # The names with an underscore are those of this room, too. Applications see the others.
         self._message = message
         self.grant = grant
-        self.partition_work = partition_work
-        self.state = State.WAITING
-        self.since_s = 0.0  # when it was granted, or handed out
-        self.bytes = size  # of credit
-        self.freed = False  # whether the leader may grant another record instead of it
-        self.ack_sent = False  # to any leader: some leader may have carried it out without an answer
-        self.answer: Answer | None = None  # while `ack(wait=True)` waits
-        self.counted = -1  # the number of the worker's flush that will tell of its loss
-        self.loss: TinymqError | None = None  # why another worker may have the record
+        self._partition_work = partition_work
+        self._state = State.WAITING
+        self._since_s = 0.0  # when it was granted, or handed out
+        self._bytes = size  # of credit
+        self._freed = False  # whether the leader may grant another record instead of it
+        self._ack_sent = False  # to any leader: some leader may have carried it out without an answer
+        self._answer: Answer | None = None  # while `ack(wait=True)` waits
+        self._counted = -1  # the number of the worker's flush that will tell of its loss
+        self._loss: TinymqError | None = None  # why another worker may have the record
         self._settle = settle
         self._settled_by: Verb | None = None  # the application's verb that decided
 
@@ -159,7 +160,7 @@ class Job:
     @property
     def in_hand(self) -> bool:
         """Whether this worker has the job and has not settled it yet."""
-        return self.state in IN_HAND
+        return self._state in IN_HAND
 
     def header(self, name: str) -> bytes | None:
         """Return the value of the last header of that name; None if there is none."""
@@ -167,8 +168,8 @@ class Job:
 
     def start(self) -> None:
         """Begin a job of `worker.poll(start=False)`. From now on a crash counts as a failed delivery."""
-        if self.state is State.TAKEN:
-            self.state = State.STARTED
+        if self._state is State.TAKEN:
+            self._state = State.STARTED
             self._settle(self, Verb.START, None, "")
 
     @overload
@@ -186,7 +187,7 @@ class Job:
         worker is closed meanwhile; and what ended the worker. Raises InvalidRequest after nack, reject or release.
         """
         self._decide(Verb.ACK, None, "")
-        return self.partition_work.wait(self, timeout) if wait else None
+        return self._partition_work.wait(self, timeout) if wait else None
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         """This delivery failed: deliver the record again after `delay` seconds, or after the group's next delay.
@@ -211,7 +212,7 @@ class Job:
         Only for a job that is not begun, of `worker.poll(start=False)`. Raises InvalidRequest for one that is begun,
         and after ack, nack or reject.
         """
-        if self.state is State.STARTED:
+        if self._state is State.STARTED:
             hint = "take jobs by poll(start=False), or use nack(delay=0), which counts as a failed delivery"
             raise InvalidRequest(f"{self!r} is begun: it cannot be given back", hint=hint)
         self._decide(Verb.RELEASE, None, "")
@@ -225,9 +226,9 @@ class Job:
         """Settle or release the job. Raises InvalidRequest if another verb has decided."""
         if self.in_hand:
             self._settled_by = verb
-            self.state = State.RELEASED if verb is Verb.RELEASE else State.SETTLED
+            self._state = State.RELEASED if verb is Verb.RELEASE else State.SETTLED
             self._settle(self, verb, delay_s, error[-ERROR_LENGTH_MAX:])
-        elif self.state is not State.LOST and self._settled_by not in (None, verb):
+        elif self._state is not State.LOST and self._settled_by not in (None, verb):
             outcome = OUTCOMES[self._settled_by]
             hint = "settle a job once: the first of ack, nack, reject and release decides"
             raise InvalidRequest(f"{self!r} is {outcome} already: {verb.name.lower()}() comes too late", hint=hint)

@@ -107,7 +107,7 @@ class PartitionWork:
 
     def _is_overdue(self, job: Job, now_s: float) -> bool:
         """Whether the worker extends the job no more."""
-        return now_s - job.since_s >= self._max_handler_s
+        return now_s - job._since_s >= self._max_handler_s
 
     def asks(self, now_s: float) -> bool:
         """Whether jobs wait for a sign that the leader is there."""
@@ -118,10 +118,10 @@ class PartitionWork:
         ready, overdue = [], []
         for _ in range(len(self.parked)):
             job = self.parked.popleft()
-            if job.state is not State.WAITING:
+            if job._state is not State.WAITING:
                 continue
             if self._is_overdue(job, now_s):
-                job.state = State.RELEASED
+                job._state = State.RELEASED
                 overdue.append(job)
             elif self.is_confirmed(now_s):
                 ready.append(job)
@@ -139,13 +139,13 @@ class PartitionWork:
         unanswered = [each for each in self.settling.values() if each.verb in FINAL]
         self.settling.clear()
         self.unsent = [*unanswered, *self.unsent]
-        waiting = [job.grant for job in self.held.values() if job.state in UNSTARTED]
-        started = [job.grant for job in self.held.values() if job.state not in UNSTARTED]
+        waiting = [job.grant for job in self.held.values() if job._state in UNSTARTED]
+        started = [job.grant for job in self.held.values() if job._state not in UNSTARTED]
         self._credit = Credit(self._window.records, self._window.bytes)
         for job in self.held.values():
-            if not job.freed:
+            if not job._freed:
                 self._credit.records -= 1
-                self._credit.bytes -= job.bytes
+                self._credit.bytes -= job._bytes
         self._credit = Credit(max(0, self._credit.records), max(0, self._credit.bytes))
         if self._stopped:
             self._credit = Credit(0, 0)
@@ -187,7 +187,7 @@ class PartitionWork:
         It answers an ack that was sent. A job in hand is lost: another worker has settled its record. So is one with a
         nack, which did not count.
         """
-        return job.ack_sent
+        return job._ack_sent
 
     def on_ended(self, error: TinymqError) -> None:
         """The leader ended the attachment."""
@@ -195,7 +195,7 @@ class PartitionWork:
         if isinstance(error, SessionEnded):
             self._session = self._new_session()
             # The next attachment lists acks without an answer, and is told which of them had succeeded.
-            self._drop([job for job in self.held.values() if not job.ack_sent], LeaseLost(error.message))
+            self._drop([job for job in self.held.values() if not job._ack_sent], LeaseLost(error.message))
 
     # ---- grants -----------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class PartitionWork:
                 if older is not None:
                     self._drop([older], LeaseLost("the record was granted again"))
                 job = Job(message, grant, self, self._settle, size)
-                job.since_s = now_s
+                job._since_s = now_s
                 self.held[message.offset] = job
                 self._offer(job)
 
@@ -248,7 +248,7 @@ class PartitionWork:
             self._keys[key] = waiting
         else:
             for each in waiting:
-                each.state = State.RELEASED
+                each._state = State.RELEASED
             self.unsent.append(Settlement(Verb.RELEASE, list(waiting)))
 
     def on_lost(self, grants: pb.Grants, error: TinymqError) -> None:
@@ -263,19 +263,19 @@ class PartitionWork:
         for job in jobs:
             if self.held.pop(job.grant.offset, None) is None:
                 continue
-            before, job.state, job.loss = job.state, State.LOST, error
+            before, job._state, job._loss = job._state, State.LOST, error
             self._free(job)
             self._key_is_free(job, settled=False)
             if before not in (State.WAITING, State.RELEASED):
                 self._lost(job, error)
-            if job.answer is not None:
-                job.answer.give(error)
+            if job._answer is not None:
+                job._answer.give(error)
 
     def _done(self, job: Job) -> None:
         """The settlement of a job has succeeded."""
         del self.held[job.grant.offset]
-        if job.answer is not None:
-            job.answer.give(None)
+        if job._answer is not None:
+            job._answer.give(None)
 
     def holds(self, job: Job) -> bool:
         """Whether the job waits, is in hand, or has a settlement without an answer."""
@@ -287,17 +287,17 @@ class PartitionWork:
         waiting = [job for line in self._keys.values() for job in line]
         for line in self._keys.values():
             line.clear()
-        returned = [job for job in (*jobs, *waiting) if job.state is State.WAITING]
+        returned = [job for job in (*jobs, *waiting) if job._state is State.WAITING]
         for job in returned:
-            job.state = State.RELEASED
+            job._state = State.RELEASED
         if returned:
             self.unsent.append(Settlement(Verb.RELEASE, returned))
 
     def _free(self, job: Job) -> None:
-        if not job.freed and not self._stopped:
-            job.freed = True
+        if not job._freed and not self._stopped:
+            job._freed = True
             self._credit.records += 1
-            self._credit.bytes += job.bytes
+            self._credit.bytes += job._bytes
             self._credit_due = True
 
     # ---- settlements ------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class PartitionWork:
                 )
             if final:
                 for job in jobs:
-                    job.ack_sent = job.ack_sent or settlement.verb is Verb.ACK
+                    job._ack_sent = job._ack_sent or settlement.verb is Verb.ACK
                     self._free(job)  # the next record may be on its way while the leader commits
         credits = []
         if self._credit_due:
@@ -374,7 +374,7 @@ class PartitionWork:
         jobs = [
             job
             for job in self.held.values()
-            if (job.state is State.WAITING or job.state in IN_HAND) and not self._is_overdue(job, now_s)
+            if (job._state is State.WAITING or job._state in IN_HAND) and not self._is_overdue(job, now_s)
         ]
         if jobs:
             self.unsent.append(Settlement(Verb.EXTEND, jobs))

@@ -35,7 +35,7 @@ OnLost = Callable[[Job, TinymqError], object]
 Wake = Callable[[Callable[[], None]], None]  # runs a callback on the client's loop, from any thread
 
 
-class AsyncWorker:
+class WorkerCore:
     """Takes records of one topic as a worker of a queue group. Made by AsyncClient.worker(); attached by the first use.
 
         async with mq.worker("emails", group="mailer") as worker:
@@ -83,7 +83,7 @@ class AsyncWorker:
         self._closed = False
         self._failure: Exception | None = None
         self._is_copy = False  # in a forked child
-        forks.in_child(self, AsyncWorker._forked)
+        forks.in_child(self, WorkerCore._forked)
 
     def _forked(self) -> None:
         self._jobs.clear()  # these jobs are the parent's
@@ -122,12 +122,12 @@ class AsyncWorker:
                 job = self._jobs.popleft()
             except IndexError:
                 return None
-            if job.state is State.WAITING and not job.partition_work.begins(job, self._cluster.clock.monotonic()):
+            if job._state is State.WAITING and not job._partition_work.begins(job, self._cluster.clock.monotonic()):
                 # Another worker may have it by now. The leader's next answer tells.
-                job.partition_work.parked.append(job)
+                job._partition_work.parked.append(job)
                 self._wake(self._unpark)  # the answer may have come meanwhile
-            elif job.state is State.WAITING:
-                job.state = State.STARTED if start else State.TAKEN
+            elif job._state is State.WAITING:
+                job._state = State.STARTED if start else State.TAKEN
                 if start:
                     self.say(job, Verb.START, None, "")
                 return job
@@ -170,7 +170,7 @@ class AsyncWorker:
                 job = self._jobs.popleft()
             except IndexError:  # a thread has just taken it
                 break
-            if job.state is State.WAITING:
+            if job._state is State.WAITING:
                 returned.append(job)
         for work in self._works.values():
             work.stop([job for job in returned if job.partition == work.partition])
@@ -213,14 +213,14 @@ class AsyncWorker:
         parts: dict[tuple[int, Verb, float | None, str], Settlement] = {}
         for _ in range(len(self._said)):
             job, verb, delay_s, error = self._said.popleft()
-            if verb is Verb.START and job.state is not State.STARTED:
+            if verb is Verb.START and job._state is not State.STARTED:
                 continue  # it is settled already: its settlement follows
             key = (job.partition, verb, delay_s, error)
             part = parts.get(key)
             if part is None:
                 part = parts[key] = Settlement(verb, [], delay_s, error)
             part.jobs.append(job)
-            job.since_s = self._cluster.clock.monotonic() if verb is Verb.START else job.since_s
+            job._since_s = self._cluster.clock.monotonic() if verb is Verb.START else job._since_s
         for (partition, *_), settlement in parts.items():
             work = self._works[partition]
             work.settle(settlement)
@@ -369,7 +369,7 @@ class AsyncWorker:
         text = "".join(traceback.format_exception(error))[-ERROR_LENGTH_MAX:]
         for work in self._works.values():
             for job in list(work.held.values()):
-                if job.state is State.TAKEN:
+                if job._state is State.TAKEN:
                     job.release()
                 elif job.in_hand:
                     job.nack(error=text)

@@ -27,7 +27,7 @@ def workers_take_any_grant(p: Patches) -> None:
 )
 def settled_jobs_are_not_listed(p: Patches) -> None:
     def attach(self: PartitionWork, attachment: int, now_s: float) -> pb.WorkAttach:
-        self.held = {offset: job for offset, job in self.held.items() if job.state is not State.SETTLED}
+        self.held = {offset: job for offset, job in self.held.items() if job._state is not State.SETTLED}
         made: pb.WorkAttach = real(self, attachment, now_s)
         return made
 

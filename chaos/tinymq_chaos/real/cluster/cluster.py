@@ -30,6 +30,8 @@ from typing import Any
 from tinymq.base.errors import NotReady
 from tinymq.base.private_files import make_private_directory, open_private
 from tinymq.client import AsyncClient
+from tinymq.client.facade.async_client import client_of
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.dev import cause
 from tinymq.net.loopback_ports import HOST, PortReservation
 from tinymq_chaos.real.disks.disk_control import DiskControl
@@ -114,7 +116,7 @@ class Cluster:
 
     def client(self, **settings: Any) -> AsyncClient:
         """Return a new client of the present loop. The caller closes it."""
-        return AsyncClient(self.servers, **settings)
+        return client_of(ClientCore(self.servers, **settings))
 
     def data(self, broker: int) -> Path:
         return self.folder / f"broker-{broker}"

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from tinymq.client import AsyncClient, Client
+from tinymq.client import Client
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq_chaos.checkers import Checker
 from tinymq_chaos.history import History, topic_key
 from tinymq_chaos.real.cluster.cluster import Cluster
@@ -44,7 +45,7 @@ POLL_S = 0.1
 def threaded_client(servers: str, **settings: Any) -> ThreadedClient:
     """Return a synchronous client. Its random source is left out, because `Client` takes none."""
     rng = settings.pop("rng", None)
-    return ThreadedClient(Client(servers, **settings), partial(AsyncClient, servers, rng=rng, **settings), in_thread)
+    return ThreadedClient(Client(servers, **settings), partial(ClientCore, servers, rng=rng, **settings), in_thread)
 
 
 class ProductSystem:

@@ -153,7 +153,7 @@ class RecoveryRun:
                 partition = self.rng.randrange(PARTITIONS)
                 content = make_content(value, RECORD_BYTES, self.world.clock.wall_us())
                 await (await producer.send(TOPIC, partition=partition, **content.arguments()))
-                self.story.ids.append(("producer", str(producer._sender.producer_id)))
+                self.story.ids.append(("producer", str(producer._core._sender.producer_id)))
                 name = f"more.{self._topics}"
                 await client.admin.create_topic(name, 1, self.world.replication_factor, timeout=2.0)
                 self.story.ids.append(("topic", (await client.admin.describe_topic(name)).topic_id.hex()))

@@ -16,9 +16,10 @@ from queue import Empty
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from tinymq.client import AsyncClient, Client
+from tinymq.client import Client
 from tinymq.client.consume import scan
 from tinymq.client.facade import loop_thread
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce import batcher, delivery, producer_batch
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop
@@ -74,7 +75,7 @@ class Awaited:
 class SimLoopThread(LoopThread):
     """A LoopThread that the world's loop may call, too: workloads make producers and readers there."""
 
-    def __init__(self, make: Callable[[], AsyncClient], threads: UserThreads) -> None:
+    def __init__(self, make: Callable[[], ClientCore], threads: UserThreads) -> None:
         super().__init__(make)
         self._threads = threads
 
@@ -94,7 +95,7 @@ class SimClient(Client):
     """A synchronous client of a world."""
 
     def __init__(
-        self, servers: list[str], make: Callable[[], AsyncClient], threads: UserThreads, **settings: Any
+        self, servers: list[str], make: Callable[[], ClientCore], threads: UserThreads, **settings: Any
     ) -> None:
         super().__init__(servers, **settings)
         self._loop_thread = SimLoopThread(make, threads)

@@ -15,6 +15,8 @@ from typing import Any, cast
 from tinymq.base.config import KIB, BrokerConfig, Limits, Timing
 from tinymq.base.types import METADATA_GROUP, GroupId, PeerAddress
 from tinymq.client import AsyncClient
+from tinymq.client.facade.async_client import client_of
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, Role, make_first_entry
 from tinymq.rpc.common.proof import NONCE_BYTES, describe_proof, form_proof
@@ -182,9 +184,9 @@ class World:
         """Return a new client with a place of its own in the network. It may be a ThreadedClient."""
         servers, clock = [f"{HOST}:{n}" for n in self.brokers], VirtualClock(self.loop)
 
-        def make() -> AsyncClient:
+        def make() -> ClientCore:
             connector = StreamConnector(self.clients, self.connector(), self.limits, clock, self.threads)
-            return AsyncClient(servers, connector=connector, clock=clock, rng=rng, **settings)
+            return ClientCore(servers, connector=connector, clock=clock, rng=rng, **settings)
 
         number = len(self._opened) + 1
         threaded = random.Random(f"{self.seed}/threaded/{number}").random() < self._threaded
@@ -192,7 +194,7 @@ class World:
         if threaded:
             client = ThreadedClient(SimClient(servers, make, self.threads, **settings), make, self.threads.run)
         else:
-            client = make()
+            client = client_of(make())
         self._opened.append(client)
         return cast(AsyncClient, client)
 

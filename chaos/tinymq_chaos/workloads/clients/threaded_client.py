@@ -14,9 +14,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
-from tinymq.client import AsyncClient, Client
+from tinymq.client import Client
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.facade.consumer import Consumer
+from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.client.facade.generated.admin import Admin
 from tinymq.client.facade.generated.hold import Hold
 from tinymq.client.facade.producer import Producer
@@ -93,10 +94,10 @@ class ThreadedObject:
 class ThreadedClient(ThreadedObject):
     """A `Client`. `make_router` makes an asynchronous one, for workloads that speak the protocol themselves."""
 
-    def __init__(self, client: Client, make_router: Callable[[], AsyncClient], in_thread: InThread) -> None:
+    def __init__(self, client: Client, make_router: Callable[[], ClientCore], in_thread: InThread) -> None:
         super().__init__(client, in_thread)
         self._make_router = make_router
-        self._router: AsyncClient | None = None
+        self._router: ClientCore | None = None
 
     def cluster(self) -> Cluster:
         """Return the routing of an asynchronous client, for workloads that speak the protocol themselves."""
@@ -135,3 +136,14 @@ class ThreadedDelivery:
                 loop.call_soon_threadsafe(call, delivery)
 
         self._delivery.add_done_callback(ended)
+
+
+def cluster_of(client: Any) -> Cluster:
+    """Return the routing of a workload's client, for workloads that speak the protocol themselves."""
+    found: Cluster = (client if isinstance(client, ThreadedClient) else client._core).cluster()
+    return found
+
+
+async def leave(opened: Any) -> None:
+    """End a consumer, worker or queue as an exception of its application does: what was handed out is not done."""
+    await (opened if isinstance(opened, ThreadedObject) else opened._core).leave()

@@ -12,6 +12,7 @@ from typing import Any
 from tinymq.base.errors import TinymqError
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome
+from tinymq_chaos.workloads.clients.threaded_client import leave
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
 from tinymq_chaos.workloads.groups.changes import delete, seek
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
@@ -72,7 +73,7 @@ async def _sit(context: Context, seat: int, topic: str, key: str, group: str) ->
         finally:
             with contextlib.suppress(TinymqError):
                 # A static member that closes says nothing to its group. Others leave, or are missed.
-                await (consumer.close() if context.rng.random() < 0.6 else consumer.leave())
+                await (consumer.close() if context.rng.random() < 0.6 else leave(consumer))
         await pause(context, 0.0, 2.0)
 
 

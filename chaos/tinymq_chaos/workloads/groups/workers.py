@@ -28,9 +28,10 @@ from tinymq.base.types import Offset
 from tinymq.broker.dead_letters.letter import CUT, DELIVERIES, LOST, by_name, origin, strip
 from tinymq.client import AsyncClient
 from tinymq.client.work.job import Job, State
-from tinymq.client.work.worker import AsyncWorker
+from tinymq.client.work.worker import WorkerCore
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import DRAWN, SHARED, name_in_fields
+from tinymq_chaos.workloads.clients.threaded_client import leave
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
 from tinymq_chaos.workloads.groups.changes import delete, seek
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
@@ -130,7 +131,7 @@ async def _sit(shop: Shop, seat: int) -> None:
             await crash(hand.worker)
         else:
             with contextlib.suppress(TinymqError):
-                await (hand.worker.close() if end < 0.7 else hand.worker.leave())
+                await (hand.worker.close() if end < 0.7 else leave(hand.worker))
         await pause(context, 0.0, 1.0)
 
 
@@ -151,10 +152,10 @@ async def crash(worker: Any) -> None:
     """End a worker as kill -9 does: it says nothing, and its connections close. One of a client with a thread ends in
     that thread."""
     within = getattr(worker, "within", None)
-    await (_end(worker) if within is None else within(_end))
+    await (_end(worker._core) if within is None else within(_end))
 
 
-async def _end(worker: AsyncWorker) -> None:
+async def _end(worker: WorkerCore) -> None:
     worker._closed = True
     await worker._background.close()
     for broker in worker._leaders._brokers.values():
@@ -200,7 +201,7 @@ def settle(hand: Hand, job: Job, verb: str) -> Call:
     delay_s = round(hand.shop.context.rng.uniform(0.0, 1.0), 3) if verb == "delay" else None
     said = {"delay": "nack", "extend": "ack"}.get(verb, verb)
     call = hand.begin(job, "settle", verb=said, delay_s=delay_s)
-    if job.state is not State.STARTED:
+    if job._state is not State.STARTED:
         call.unknown("LeaseLost")  # it was lost before
     elif said == "nack":
         job.nack(delay_s, "no")
@@ -225,7 +226,7 @@ async def answered(hand: Hand, calls: list[tuple[Job, Call]]) -> None:
             continue
         if id(job) in hand.lost:
             call.unknown("LeaseLost")  # an earlier leader may have carried it out
-        elif error or job.partition_work.held.get(job.offset) is job:
+        elif error or job._partition_work.held.get(job.offset) is job:
             call.unknown(error or "DeadlineExceeded")
         else:
             call.ok()

@@ -74,7 +74,7 @@ class Access:
         return self._loop_thread.run(self._async.create_token(user, label=label, lifetime=lifetime, timeout=timeout))
 
     def revoke_token(self, user: str, token_id: str = "*", *, timeout: float | None = None) -> None:
-        """Revoke one token by its id, or all of a user. Open streams end, too. Raises NotFound, Denied."""
+        """Revoke the token `token_id` of a user, or all ("*"). Open streams end, too. Raises NotFound, Denied."""
         self._loop_thread.run(self._async.revoke_token(user, token_id, timeout=timeout))
 
     def grant(
@@ -91,7 +91,9 @@ class Access:
     def revoke(
         self, name: str, operation: str, resource: str, *, role: bool = False, timeout: float | None = None
     ) -> None:
-        """Take a grant back, as it was given. Raises NotFound if there is none, InvalidRequest, Denied."""
+        """Take a grant back. `operation` and `resource`: as it was given. Raises NotFound if there is none,
+        InvalidRequest, Denied.
+        """
         self._loop_thread.run(self._async.revoke(name, operation, resource, role=role, timeout=timeout))
 
     def add_role(self, user: str, role: str, *, timeout: float | None = None) -> bool:
@@ -103,7 +105,10 @@ class Access:
         self._loop_thread.run(self._async.remove_role(user, role, timeout=timeout))
 
     def test_access(self, user: str, operation: str, resource: str, *, timeout: float | None = None) -> AccessAnswer:
-        """Return whether a user may do something, and by which grant. Raises NotFound, InvalidRequest, Denied."""
+        """Return whether a user may do `operation` on `resource` (see `grant`), and by which grant.
+
+        Raises NotFound, InvalidRequest, Denied.
+        """
         return self._loop_thread.run(self._async.test_access(user, operation, resource, timeout=timeout))
 
     def set_quota(self, user: str, *, timeout: float | None = None, **bounds: Unpack[QuotaBounds]) -> QuotaDescription:
@@ -125,7 +130,8 @@ class Access:
         return self._loop_thread.run(self._async.list_quotas(user, timeout=timeout))
 
     def switch(self, enabled: bool, *, timeout: float | None = None) -> list[str]:
-        """Switch the checks of callers on or off, in the whole cluster, and return the administrators by name.
+        """Switch the checks of callers on (`enabled`) or off, in the whole cluster, and return the administrators by
+        name.
 
         Only an administrator can do so, and proves with this very call that its token works. Raises Unauthenticated,
         Denied, OutcomeUnknown.

@@ -218,7 +218,7 @@ class Admin(GroupAdmin):
         return self._loop_thread.run(self._async.release_feature_level(timeout=timeout))
 
     def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
-        """Which brokers have sent what to a scan (see Client.scan), as each broker counts it.
+        """Which brokers have sent what to the scan `scan_id` (see Client.scan), as each broker counts it.
 
         A broker remembers the latest 1,000 scans until it stops. Raises InvalidName, BrokerUnreachable.
         """

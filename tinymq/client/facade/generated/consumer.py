@@ -8,14 +8,14 @@ from typing import Self
 
 from tinymq.client.common.start_positions import Place
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.group.consumer import AsyncConsumer
+from tinymq.client.group.consumer import ConsumerCore
 from tinymq.client.group.fetched_records import TopicPartition
 
 
 class ConsumerCalls:
     """The methods of Consumer that have the client's loop do the work."""
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncConsumer) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: ConsumerCore) -> None:
         self._loop_thread = loop_thread
         self._async = asynchronous
 
@@ -28,7 +28,7 @@ class ConsumerCalls:
         self._loop_thread.run(self._async.commit())
 
     def seek(self, topic: str, partition: int, to: Place) -> int:
-        """Go on from an Offset, "earliest", "latest" or a datetime in a partition that this consumer reads.
+        """Go on from `to`: an Offset, "earliest", "latest" or a datetime in a partition that this consumer reads.
 
         With a group, the group's cursor moves. Returns the position. Raises InvalidRequest, OffsetOutOfRange, Fenced.
         """

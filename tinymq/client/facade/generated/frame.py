@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.frame.frame import AsyncFrame
+from tinymq.client.frame.frame import FrameCore
 
 
 class FrameCalls:
     """The methods of Frame that have the client's loop do the work."""
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncFrame) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: FrameCore) -> None:
         self._loop_thread = loop_thread
         self._async = asynchronous
 

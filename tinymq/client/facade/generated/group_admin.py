@@ -12,7 +12,8 @@ from tinymq.client.facade.loop_thread import LoopThread
 
 
 class GroupAdmin:
-    """Consumer groups and dead letters: a part of `mq.admin`, whose page says what holds for every call.
+    """Consumer groups and dead letters: a part of `mq.admin`. Admin says what holds for every call, and what
+    `timeout` means.
 
     admin = mq.admin
     admin.create_topic("jobs", partitions=2, exist_ok=True)
@@ -127,21 +128,23 @@ class GroupAdmin:
         )
 
     def why(self, topic: str, partition: int, offset: int, *, timeout: float | None = None) -> RecordStory:
-        """Return what became of a record in each group and channel. Raises UnknownTopic, UnknownPartition,
-        OffsetOutOfRange (it is not there yet).
+        """Return what became of the record at `offset` in each group and channel.
+
+        Raises UnknownTopic, UnknownPartition, OffsetOutOfRange (it is not there yet).
         """
         return self._loop_thread.run(self._async.why(topic, partition, offset, timeout=timeout))
 
     def stories(
         self, topic: str, partition: int, offset: int, count: int, *, timeout: float | None = None
     ) -> list[RecordStory]:
-        """Return the same as `why` for up to `count` records, 1 to 1,000, from an offset on."""
+        """Return the same as `why` for up to `count` records, 1 to 1,000, from `offset` on. Raises as `why`."""
         return self._loop_thread.run(self._async.stories(topic, partition, offset, count, timeout=timeout))
 
     def redrive(
         self, topic: str, partition: int, offset: int, *, run: bytes = b"", timeout: float | None = None
     ) -> Redriven:
-        """Send a dead letter back to its source, at the end, and settle it. The same `run`, 16 bytes, sends it once.
+        """Send the dead letter at `offset` to the end of its source, and settle it. The same `run`, 16 bytes, sends it
+        once.
 
         Returns its new place. Raises OffsetOutOfRange, InvalidRequest (it is no dead letter), OutcomeUnknown.
         """

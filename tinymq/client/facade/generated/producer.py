@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import BatchDelivery
-from tinymq.client.produce.producer import AsyncProducer
+from tinymq.client.produce.producer import ProducerCore
 
 
 class ProducerCalls:
     """The methods of Producer that have the client's loop do the work."""
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncProducer) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: ProducerCore) -> None:
         self._loop_thread = loop_thread
         self._async = asynchronous
 

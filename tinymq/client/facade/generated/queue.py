@@ -8,13 +8,13 @@ from typing import Self
 from tinymq.client.common.start_positions import OffsetLike, Place
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.queue.queue import AsyncQueue
+from tinymq.client.queue.queue import QueueCore
 
 
 class QueueCalls:
     """The methods of Queue that have the client's loop do the work."""
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncQueue) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: QueueCore) -> None:
         self._loop_thread = loop_thread
         self._async = asynchronous
 
@@ -79,7 +79,8 @@ class QueueCalls:
         self._loop_thread.run(self._async.open())
 
     def commit(self, upto: OffsetLike | Message | None = None) -> None:
-        """Commit now: all messages that were handed out, or all below an offset, or a Message and all before it.
+        """Commit now all messages that were handed out, or those up to `upto`: all below an offset, or a Message and
+        all before it.
 
         Returns when a majority has it on disk. Raises Fenced, InvalidRequest (beyond what was handed out),
         DeadlineExceeded, OutcomeUnknown.
@@ -87,7 +88,7 @@ class QueueCalls:
         self._loop_thread.run(self._async.commit(upto))
 
     def seek(self, to: Place) -> int:
-        """Go on from an Offset, "earliest", "latest" or a datetime, and return the position.
+        """Go on from `to`: an Offset, "earliest", "latest" or a datetime, and return the position.
 
         Messages that are not committed stay so. After OutcomeUnknown nobody knows where the channel is: seek again.
         Raises OffsetOutOfRange, Fenced.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from tinymq.client.consume.reader import AsyncReader
+from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.facade.loop_thread import LoopThread
 
 
 class ReaderCalls:
     """The methods of Reader that have the client's loop do the work."""
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncReader) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: ReaderCore) -> None:
         self._loop_thread = loop_thread
         self._async = asynchronous
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from tinymq.client.consume.scan import AsyncScan
+from tinymq.client.consume.scan import ScanCore
 from tinymq.client.facade.loop_thread import LoopThread
 
 
 class ScanCalls:
     """The methods of Scan that have the client's loop do the work."""
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncScan) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: ScanCore) -> None:
         self._loop_thread = loop_thread
         self._async = asynchronous
 

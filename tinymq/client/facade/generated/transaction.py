@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import BatchDelivery
-from tinymq.client.transaction.transaction import AsyncTransaction, Wait
+from tinymq.client.transaction.transaction import TransactionCore, Wait
 
 
 class TransactionCalls:
     """The methods of Transaction that have the client's loop do the work."""
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncTransaction) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: TransactionCore) -> None:
         self._loop_thread = loop_thread
         self._async = asynchronous
 
@@ -32,7 +32,8 @@ class TransactionCalls:
         """Begin. `with` does this. The first transaction of an id in this client registers the id: another program
         that uses it is fenced, and its open transaction is rolled back.
 
-        Raises InvalidRequest (a transaction of this id is open here), Fenced, UnsupportedVersion, DeadlineExceeded,
+        `timeout` in seconds; request_timeout_ms if not given. Raises InvalidRequest (a transaction of this id is open
+        here), Fenced, UnsupportedVersion, DeadlineExceeded,
         OutcomeUnknown: it may have begun, and then the next one ends it, or its time-out.
         """
         self._loop_thread.run(self._async.begin(timeout=timeout))
@@ -56,8 +57,8 @@ class TransactionCalls:
     def abort(self, *, timeout: float | None = None) -> None:
         """Roll back: nothing that was sent will ever be visible. A second call does nothing.
 
-        Raises InvalidRequest if the transaction is committed. After another error nothing is committed, either: the
-        brokers roll the transaction back when its time is up.
+        `timeout` in seconds; request_timeout_ms if not given. Raises InvalidRequest if the transaction is committed.
+        After another error nothing is committed, either: the brokers roll the transaction back when its time is up.
         """
         self._loop_thread.run(self._async.abort(timeout=timeout))
 

@@ -6,13 +6,13 @@ from types import TracebackType
 from typing import Self
 
 from tinymq.client.facade.loop_thread import LoopThread
-from tinymq.client.work.worker import AsyncWorker
+from tinymq.client.work.worker import WorkerCore
 
 
 class WorkerCalls:
     """The methods of Worker that have the client's loop do the work."""
 
-    def __init__(self, loop_thread: LoopThread, asynchronous: AsyncWorker) -> None:
+    def __init__(self, loop_thread: LoopThread, asynchronous: WorkerCore) -> None:
         self._loop_thread = loop_thread
         self._async = asynchronous
 

@@ -11,21 +11,21 @@ from typing import TypeVar
 from tinymq.base.clock import Clock
 from tinymq.base.errors import InvalidConfig, TinymqError
 from tinymq.client.common.config import ClientConfig, check_token, default_client_id
-from tinymq.client.consume.reader import AsyncReader
-from tinymq.client.consume.scan import AsyncScan
-from tinymq.client.group.consumer import AsyncConsumer
+from tinymq.client.consume.reader import ReaderCore
+from tinymq.client.consume.scan import ScanCore
+from tinymq.client.group.consumer import ConsumerCore
 from tinymq.client.net.ports import Connector
 from tinymq.client.net.token_sender import TokenSender
-from tinymq.client.produce.producer import AsyncProducer
-from tinymq.client.queue.queue import AsyncQueue
+from tinymq.client.produce.producer import ProducerCore
+from tinymq.client.queue.queue import QueueCore
 from tinymq.client.serve.serving import Serving
-from tinymq.client.transaction.transaction import AsyncTransaction
-from tinymq.client.work.worker import AsyncWorker
+from tinymq.client.transaction.transaction import TransactionCore
+from tinymq.client.work.worker import WorkerCore
 
 LOG = logging.getLogger("tinymq.client")
 
-Opened = AsyncProducer | AsyncReader | AsyncScan | AsyncQueue | AsyncConsumer | AsyncWorker | AsyncTransaction | Serving
-LEAVING = (AsyncQueue, AsyncConsumer, AsyncWorker, AsyncTransaction)  # that leave otherwise than by `close`
+Opened = ProducerCore | ReaderCore | ScanCore | QueueCore | ConsumerCore | WorkerCore | TransactionCore | Serving
+LEAVING = (QueueCore, ConsumerCore, WorkerCore, TransactionCore)  # that leave otherwise than by `close`
 T = TypeVar("T", bound=Opened)
 
 
@@ -38,7 +38,7 @@ class OpenedObjects:
     def keep(self, opened: T) -> T:
         """Add an object, forget those that have ended, and return the new one."""
         self._opened = [
-            each for each in self._opened if not (each.ended if isinstance(each, AsyncProducer) else each.closed)
+            each for each in self._opened if not (each.ended if isinstance(each, ProducerCore) else each.closed)
         ]
         self._opened.append(opened)
         return opened
@@ -54,10 +54,10 @@ class OpenedObjects:
                 first = first or error
         return first
 
-    def producers(self) -> list[AsyncProducer]:
+    def producers(self) -> list[ProducerCore]:
         """Return the producers that have not ended, those of queues included."""
-        queues = [each.writer.own for each in self._opened if isinstance(each, AsyncQueue)]
-        made = [each for each in self._opened if isinstance(each, AsyncProducer)]
+        queues = [each.writer.own for each in self._opened if isinstance(each, QueueCore)]
+        made = [each for each in self._opened if isinstance(each, ProducerCore)]
         return [each for each in (*made, *queues) if each is not None and not each.ended]
 
 

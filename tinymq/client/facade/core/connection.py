@@ -9,7 +9,7 @@ from tinymq.base.clock import Clock, SystemClock
 from tinymq.base.errors import Closed
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.config import ClientConfig
-from tinymq.client.facade.opened import broker_connector, call_soon
+from tinymq.client.facade.core.opened import broker_connector, call_soon
 from tinymq.client.net.ports import Connector
 
 
