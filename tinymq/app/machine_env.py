@@ -27,7 +27,7 @@ MakeConnector = Callable[[Limits, ClientTls | None], PeerConnector]
 
 
 def _grpc_connector(limits: Limits, tls: ClientTls | None) -> PeerConnector:
-    return GrpcConnector(limits, keepalive=True, tls=tls)
+    return GrpcConnector(limits, tls=tls)
 
 
 @dataclass(frozen=True, slots=True)

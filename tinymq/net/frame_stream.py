@@ -66,10 +66,11 @@ class FrameStream(asyncio.BufferedProtocol):
         on_made: Callable[[FrameStream], None] | None = None,
         on_lost: Callable[[FrameStream], None] | None = None,
         room: FrameRoom | None = None,
+        unacknowledged_s: float | None = None,
     ) -> None:
         """The maxima bound received frames. `on_made` is called once the stream is connected, `on_lost` once it is
         disconnected. With `room`, large frames wait for room there, and each frame has a deadline
-        (unfinished_frames.py)."""
+        (unfinished_frames.py). `unacknowledged_s`: as for `prepare` (socket_options.py)."""
         self.remote_host = ""
         self.encrypted = False
         self.certified_uri = ""  # names the broker or user of the other end's certificate; "" without one
@@ -81,6 +82,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self._deadline: FrameDeadline | None = None  # likewise
         self._on_made = on_made
         self._on_lost = on_lost
+        self._unacknowledged_s = unacknowledged_s
         self._outbox = Outbox()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -204,7 +206,7 @@ class FrameStream(asyncio.BufferedProtocol):
             self.certified_uri = tinymq_uri(uris_of(certificate))
             self.certificate_ends_us = ends_us(certificate)
         self._outbox.open(transport)
-        prepare(transport.get_extra_info("socket"))
+        prepare(transport.get_extra_info("socket"), self._unacknowledged_s)
         if self._room_of_all is not None:
             self._claim = Claim(self._room_of_all, host_of(self.remote_host), self._granted)
             self._deadline = FrameDeadline(self._reader, self._loop.time, self._loop.call_later, self._expire)

@@ -48,6 +48,8 @@ _NEVER_SENT = ("failed to connect", "connection refused", "dns resolution failed
 _TOO_MANY = "concurrent rpc limit"  # grpc.aio refuses a call when the broker serves as many as it may
 RETRY_MS = 100  # after such a refusal
 RETIRED_S = 60.0  # for the calls of a channel with older certificates to end
+# Pings while calls are under way. They end a connection whose packets are lost. TCP alone would wait for as long again
+# as the network was away (adr/0140).
 _KEEPALIVE = (("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
 
 
@@ -201,7 +203,6 @@ class GrpcLink:
         address: str,
         message_bytes_max: int,
         client_id: str,
-        keepalive: bool = False,
         token: TokenSender = NO_TOKEN,
         tls: ClientTls | None = None,
     ) -> None:
@@ -213,7 +214,6 @@ class GrpcLink:
         self._retired: set[asyncio.Task[None]] = set()  # channels with older certificates, until their calls have ended
         self._metadata: Metadata = (("tinymq-client-id", client_id),) if client_id else ()
         self._message_bytes_max = message_bytes_max
-        self._keepalive = _KEEPALIVE if keepalive else ()
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, Any] = {}
 
@@ -329,7 +329,7 @@ class GrpcLink:
                 ("grpc.max_reconnect_backoff_ms", 250),  # 1000 kept clients from a restarted broker for 2 s
                 ("grpc.use_local_subchannel_pool", 1),
                 ("grpc.enable_http_proxy", 0),
-                *self._keepalive,
+                *_KEEPALIVE,
             ]
             self._channel = self._channel_with(options)
         return self._channel
@@ -349,18 +349,14 @@ class GrpcConnector:
     """Makes links over gRPC, with TLS or without."""
 
     def __init__(
-        self, limits: Limits, client_id: str = "", *, keepalive: bool = False, token: TokenSender = NO_TOKEN,
+        self, limits: Limits, client_id: str = "", *, token: TokenSender = NO_TOKEN,
         tls: ClientTls | None = None,
     ) -> None:  # fmt: skip
-        """Every call carries `client_id`, by which brokers count their clients, and `token`, by which they know them.
-
-        `keepalive`: ping a silent broker, so that calls which wait for long end soon after the broker does.
-        """
+        """Every call carries `client_id`, by which brokers count clients, and `token`, by which they know them."""
         self._client_id = client_id
-        self._keepalive = keepalive
         self._token = token
         self._tls = tls
         self._message_bytes_max = limits.grpc_message_bytes_max
 
     def link(self, address: str) -> GrpcLink:
-        return GrpcLink(address, self._message_bytes_max, self._client_id, self._keepalive, self._token, self._tls)
+        return GrpcLink(address, self._message_bytes_max, self._client_id, self._token, self._tls)

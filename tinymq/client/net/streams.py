@@ -45,6 +45,7 @@ LOG = logging.getLogger("tinymq.client")
 
 PROTOCOL = 1
 DIAL_S_MAX = 1.0
+UNACKNOWLEDGED_S = 10.0  # what was sent to a broker and is not acknowledged for so long ends the stream (adr/0140)
 PORT_RETRY_S = 30.0  # until a stream port that could not be reached is tried again
 
 
@@ -203,7 +204,9 @@ class BrokerLink:
         host, port = parse_address(where)
         most = self._limits.grpc_message_bytes_max  # for a head, too: a reply with many results has no body
         async with asyncio.timeout(timeout_s):
-            stream = await self._connect(lambda: FrameStream(most, most), host, port, self._tls)
+            stream = await self._connect(
+                lambda: FrameStream(most, most, unacknowledged_s=UNACKNOWLEDGED_S), host, port, self._tls
+            )
             try:
                 await stream.send(hello.SerializeToString())
                 head, _ = await stream.receive()
@@ -222,7 +225,7 @@ class BrokerLink:
         async with asyncio.timeout(timeout_s):
             sock = await _connected(host, port)
             try:
-                prepare(sock)
+                prepare(sock, UNACKNOWLEDGED_S)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it by itself
                 if self._tls is not None:
                     wrap = partial(self._tls.context.wrap_socket, sock, server_hostname=self._tls.name_of(host))
