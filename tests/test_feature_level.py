@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tinymq.base.errors import UnsupportedVersion
@@ -69,3 +72,10 @@ def test_a_refusal_names_both_levels_and_what_to_do() -> None:
         feature_level.check("a thing", 2, 1)
     assert "tinymq cluster feature-level show" in refused.value.hint
     feature_level.check("a thing", 2, 2)
+
+
+def test_the_page_names_the_level_of_this_build_and_each_level_before() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "operations.md").read_text()
+    assert f"This build knows level {KNOWN_LEVEL}." in page
+    rows = page.partition("| feature level | adds |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| (\d+) \|", rows, re.MULTILINE) == [str(level) for level in range(1, KNOWN_LEVEL + 1)]

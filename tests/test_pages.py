@@ -131,3 +131,15 @@ def test_lines_of_pages_fit_a_screen() -> None:
             if len(line) > LINE_LENGTH_MAX and not line.lstrip().startswith(("|", "#")) and len(words) > 1:
                 long.append(f"{page.relative_to(ROOT)}:{number}: {len(line)} characters")
     assert not long
+
+
+def test_the_pages_use_a_group_for_one_topic_and_kind() -> None:
+    """A reader tries several pages on one cluster, where a group of another topic or kind is refused."""
+    use = re.compile(r'(subscribe|worker|consumer)\("([^"]+)", group="([^"]+)"(?:, kind="(\w+)")?')
+    uses: dict[str, set[tuple[str, str]]] = {}
+    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
+        for call, topic, group, kind in use.findall("\n".join(FENCED.findall(page.read_text()))):
+            queue = call == "worker" or kind == "queue"
+            uses.setdefault(group, set()).add((topic, "queue" if queue else "stream"))
+    assert uses["mailer"] == {("emails", "queue")}
+    assert {group: used for group, used in uses.items() if len(used) > 1} == {}

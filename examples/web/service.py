@@ -31,7 +31,7 @@ async def send_mail(job: Job) -> None:
 async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, object]]:
     async with AsyncClient(request_timeout_ms=3000) as mq:  # of TINYMQ_SERVERS
         await mq.admin.create_topic("orders", partitions=6, exist_ok=True)
-        mq.subscribe("orders", group="mailer", kind="queue", concurrency=16)(send_mail)
+        mq.subscribe("orders", group="order-mailer", kind="queue", concurrency=16)(send_mail)
         worker = asyncio.create_task(mq.serve(stop_timeout=20, signals=False))
         yield {"mq": mq}
         worker.cancel()  # takes no further order, and finishes the mails that have begun

@@ -56,4 +56,4 @@ def test_an_order_gets_its_mail_and_a_lost_cluster_is_told() -> None:
         assert "Application shutdown complete" in log
         assert "Traceback" not in log
         with cluster.client() as mq:
-            assert sum(cursor.lag for cursor in mq.admin.group_lag("mailer")) == 0
+            assert sum(cursor.lag for cursor in mq.admin.group_lag("order-mailer")) == 0
