@@ -111,6 +111,7 @@ def of_transactions(s: Secured) -> dict[str, Any]:
         ),
         "Transactions.CommitTransaction": pb.CommitTransactionRequest(transactional_id="billing", transaction=BEGUN),
         "Transactions.AbortTransaction": pb.AbortTransactionRequest(transactional_id="billing", transaction=BEGUN),
+        "Transactions.ResolveTransaction": pb.ResolveTransactionRequest(transaction=BEGUN, coordinator=0, commit=True),
         "Transactions.ListTransactionalIds": pb.ListTransactionalIdsRequest(transactional_id="billing"),
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.access.secured import Secured, named, secured
-from tinymq.base.errors import Denied, NotLeader, NotReady
+from tinymq.base.errors import Denied, InvalidRequest, NotLeader, NotReady
 from tinymq.proto import tinymq_pb2 as pb
 
 
@@ -58,3 +58,14 @@ def test_a_list_leaves_out_what_the_caller_may_not_see(s: Secured) -> None:
     assert "payroll" not in names
     assert {"billing.us", "payroll"} <= {each.transactional_id for each in ask(s, "root", "ListTransactionalIds").ids}
     assert type(ask(s, "watcher", "ListTransactionalIds", transactional_id="payroll")) is Denied
+
+
+def test_an_operator_who_resolves_needs_the_cluster(s: Secured) -> None:
+    ask(s, "owner", "RegisterOwner", transactional_id="billing.eu")  # there is a coordinator
+    hung: dict[str, Any] = {
+        "transaction": pb.TransactionRef(producer_id=1, epoch=0, number=1), "coordinator": 0, "commit": False,
+    }  # fmt: skip
+    for user in ("owner", "watcher", "operator"):
+        assert type(ask(s, user, "ResolveTransaction", **hung)) is Denied
+    assert type(ask(s, "root", "ResolveTransaction", **hung)) is InvalidRequest, "its coordinator lost nothing"
+    assert isinstance(ask(s, "watcher", "ListHungTransactions"), pb.ListHungTransactionsReply)

@@ -47,6 +47,7 @@ ASKING: dict[str, list[str]] = {
     "transaction list": [],
     "transaction describe": ["x"],
     "transaction abort": ["x", "--yes"],
+    "transaction resolve": ["1-0-1", "--abort", "--yes"],
     "channel list": [TOPIC],
     "channel seek": [TOPIC, "c", "--to", "end"],
     "channel delete": [TOPIC, "c"],

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
-from tinymq.base.errors import InvalidName
+from tinymq.base.errors import InvalidName, InvalidRequest
 from tinymq.base.value import value
 
 BrokerId = NewType("BrokerId", int)
@@ -163,3 +163,29 @@ def _check_name(what: str, name: str) -> str:
         text = f"{what} name {name[:60]!r} contains {bad!r}: use letters, digits, '.', '_' and '-'"
         raise InvalidName(text, hint=hint)
     return name
+
+
+_TRANSACTION_NAME = re.compile(r"(\d{1,19})-(\d{1,10})-(\d{1,19})", re.ASCII)
+_TRANSACTION_BOUNDS = (1 << 63, 1 << 32, 1 << 63)  # exclusive
+
+
+class TransactionNumbers(NamedTuple):
+    """The numbers that name a transaction of a cluster. People read and type them as 1042-0-17."""
+
+    producer_id: int
+    epoch: int
+    number: int
+
+
+def transaction_name(producer_id: int, epoch: int, number: int) -> str:
+    return f"{producer_id}-{epoch}-{number}"
+
+
+def parse_transaction_name(name: str) -> TransactionNumbers:
+    """The inverse of `transaction_name`. Raises InvalidRequest."""
+    found = _TRANSACTION_NAME.fullmatch(name) if isinstance(name, str) else None
+    numbers = tuple(map(int, found.groups())) if found is not None else ()
+    if not numbers or any(number >= bound for number, bound in zip(numbers, _TRANSACTION_BOUNDS, strict=True)):
+        hint = "a transaction is named by three numbers: tinymq transaction list --hung"
+        raise InvalidRequest(f"no transaction is named {name!r:.100}", hint=hint)
+    return TransactionNumbers(*numbers)

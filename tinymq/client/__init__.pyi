@@ -33,6 +33,7 @@ from tinymq.client.admin.users import TokenDescription as TokenDescription
 from tinymq.client.admin.users import UserDescription as UserDescription
 from tinymq.client.admin.users import WhoAmI as WhoAmI
 from tinymq.client.cluster.routing import Broker as Broker
+from tinymq.client.cluster.transaction_descriptions import HungTransaction as HungTransaction
 from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription as TransactionalIdDescription
 from tinymq.client.cluster.transaction_descriptions import TransactionDescription as TransactionDescription
 from tinymq.client.common.config import ClientConfig as ClientConfig

@@ -89,6 +89,7 @@ TRANSACTION_COMMANDS: Mapping[str, int] = {
     "time_out": TRANSACTIONS_LEVEL,
     "expire": TRANSACTIONS_LEVEL,
     "note_loss": TRANSACTIONS_LEVEL,
+    "resolve": TRANSACTIONS_LEVEL,
 }
 """By the command's name in transaction.proto's TransactionCommand."""
 

@@ -93,6 +93,11 @@ TRANSACTION_OLDEST = Family(
     "Age of the oldest open transaction, and time since the oldest decision that is not confirmed, by state.",
     ("state",),
 )
+TRANSACTIONS_HUNG = Family(
+    "tinymq_transactions_hung",
+    "Transactions that partitions led here hold, and that their coordinators do not decide, by reason.",
+    ("reason",),
+)
 REVIVED = Family(
     "tinymq_partitions_revived", "Automatic quorum recoveries that this broker led.", (), CounterMetricFamily
 )

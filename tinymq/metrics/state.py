@@ -21,6 +21,7 @@ from tinymq.broker.group_watch import GroupProgress
 from tinymq.broker.serve.broker import LossCounts
 from tinymq.broker.state.cursor import CursorKind
 from tinymq.broker.state.state import PartitionState
+from tinymq.broker.transactions.led_transactions import Hang
 from tinymq.metrics import families
 from tinymq.metrics.families import Sample, slices
 from tinymq.metrics.measures import Measures, Tally
@@ -82,6 +83,9 @@ class BrokerState(Collector):
         states = (("open", unfinished.open, unfinished.open_s), ("decided", unfinished.decided, unfinished.decided_s))
         yield from families.TRANSACTIONS.of(((state,), count) for state, count, _ in states)
         yield from families.TRANSACTION_OLDEST.of(((state,), age_s) for state, _, age_s in states)
+        partitions = broker.replica_host.partitions.values() if broker is not None else ()
+        hung = Counter(each.hang for partition in partitions for each in partition.transactions.hung)
+        yield from families.TRANSACTIONS_HUNG.of(((hang.value,), hung[hang]) for hang in Hang)
         yield from families.REVIVED.only(loss_counts.recovered)
         yield from families.LOST.only(loss_counts.lost)
 

@@ -578,6 +578,7 @@ class CoordinatorState(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     TRANSACTIONAL_IDS_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
+    RESOLVED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___MembersState]:
         """by name"""
@@ -590,16 +591,21 @@ class CoordinatorState(_message.Message):
     def loss(self) -> _transaction_pb2.AcceptedLoss:
         """absent: nothing was lost"""
 
+    @_builtins.property
+    def resolved(self) -> _containers.RepeatedCompositeFieldContainer[_transaction_pb2.ResolvedTransaction]:
+        """in the order of the decisions"""
+
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___MembersState] | None = ...,
         transactional_ids: _abc.Iterable[_transaction_pb2.TransactionalIdState] | None = ...,
         loss: _transaction_pb2.AcceptedLoss | None = ...,
+        resolved: _abc.Iterable[_transaction_pb2.ResolvedTransaction] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "loss", b"loss", "transactional_ids", b"transactional_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "loss", b"loss", "resolved", b"resolved", "transactional_ids", b"transactional_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2143,6 +2143,159 @@ class TransactionInfo(_message.Message):
 Global___TransactionInfo: _TypeAlias = TransactionInfo  # noqa: Y015
 
 @_typing.final
+class ListHungTransactionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """0, and at most: 1,000"""
+    def __init__(
+        self,
+        *,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHungTransactionsRequest: _TypeAlias = ListHungTransactionsRequest  # noqa: Y015
+
+@_typing.final
+class ListHungTransactionsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """there are more than the limit"""
+    @_builtins.property
+    def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___HungTransactionInfo]:
+        """by topic, partition and transaction"""
+
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        transactions: _abc.Iterable[Global___HungTransactionInfo] | None = ...,
+        more: _builtins.bool = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "more", b"more", "transactions", b"transactions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHungTransactionsReply: _TypeAlias = ListHungTransactionsReply  # noqa: Y015
+
+@_typing.final
+class HungTransactionInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    coordinator: _builtins.int
+    """number of the partition of __coordinator that has the transaction"""
+    topic: _builtins.str
+    partition: _builtins.int
+    reason: _builtins.str
+    """unresolved: the decision may be lost; unanswered: the coordinator does not answer; behind: it"""
+    batches: _builtins.int
+    """is resolved, and an earlier one of the same producer is not
+    that the partition holds of it, as the next two
+    """
+    records: _builtins.int
+    bytes: _builtins.int
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        coordinator: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        batches: _builtins.int = ...,
+        records: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "bytes", b"bytes", "coordinator", b"coordinator", "partition", b"partition", "reason", b"reason", "records", b"records", "topic", b"topic", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HungTransactionInfo: _TypeAlias = HungTransactionInfo  # noqa: Y015
+
+@_typing.final
+class ResolveTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    coordinator: _builtins.int
+    """of HungTransactionInfo. Must be set"""
+    commit: _builtins.bool
+    """else it is rolled back. Must be set"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        coordinator: _builtins.int | None = ...,
+        commit: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_commit", b"_commit", "_coordinator", b"_coordinator", "commit", b"commit", "coordinator", b"coordinator", "transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_commit", b"_commit", "_coordinator", b"_coordinator", "commit", b"commit", "coordinator", b"coordinator", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__commit: _TypeAlias = _typing.Literal["commit"]  # noqa: Y015
+    _WhichOneofArgType__commit: _TypeAlias = _typing.Literal["_commit", b"_commit"]  # noqa: Y015
+    _WhichOneofReturnType__coordinator: _TypeAlias = _typing.Literal["coordinator"]  # noqa: Y015
+    _WhichOneofArgType__coordinator: _TypeAlias = _typing.Literal["_coordinator", b"_coordinator"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__commit) -> _WhichOneofReturnType__commit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__coordinator) -> _WhichOneofReturnType__coordinator | None: ...
+
+Global___ResolveTransactionRequest: _TypeAlias = ResolveTransactionRequest  # noqa: Y015
+
+@_typing.final
+class ResolveTransactionReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """unset: it is decided. Partitions carry it out when they ask next, within seconds"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveTransactionReply: _TypeAlias = ResolveTransactionReply  # noqa: Y015
+
+@_typing.final
 class SetConsumerRequest(_message.Message):
     """---- channels -------------------------------------------------------------------------------------"""
 

@@ -1355,6 +1355,16 @@ class TransactionsStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsReply.FromString,
                 _registered_method=True)
+        self.ListHungTransactions = channel.unary_unary(
+                '/tinymq.v1.Transactions/ListHungTransactions',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListHungTransactionsRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListHungTransactionsReply.FromString,
+                _registered_method=True)
+        self.ResolveTransaction = channel.unary_unary(
+                '/tinymq.v1.Transactions/ResolveTransaction',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionReply.FromString,
+                _registered_method=True)
 
 
 class TransactionsServicer:
@@ -1404,6 +1414,21 @@ class TransactionsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListHungTransactions(self, request, context):
+        """The transactions with batches in partitions that the answering broker leads, for whose end the leader has asked and
+        got none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResolveTransaction(self, request, context):
+        """Decides for an operator about a transaction whose decision may be lost: at the coordinator, as the others.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TransactionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1436,6 +1461,16 @@ def add_TransactionsServicer_to_server(servicer, server):
                     servicer.ListTransactionalIds,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsReply.SerializeToString,
+            ),
+            'ListHungTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHungTransactions,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListHungTransactionsRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListHungTransactionsReply.SerializeToString,
+            ),
+            'ResolveTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveTransaction,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1602,6 +1637,60 @@ class Transactions:
             '/tinymq.v1.Transactions/ListTransactionalIds',
             tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.ListTransactionalIdsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHungTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/ListHungTransactions',
+            tinymq_dot_proto_dot_tinymq__pb2.ListHungTransactionsRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ListHungTransactionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/ResolveTransaction',
+            tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionReply.FromString,
             options,
             channel_credentials,
             insecure,

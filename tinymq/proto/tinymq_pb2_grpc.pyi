@@ -468,6 +468,12 @@ class TransactionsStub:
     AbortTransaction: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AbortTransactionRequest, _tinymq_pb2.AbortTransactionReply]
     ListTransactionalIds: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListTransactionalIdsRequest, _tinymq_pb2.ListTransactionalIdsReply]
     """The transactional ids in the partitions of __coordinator that the answering broker leads."""
+    ListHungTransactions: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListHungTransactionsRequest, _tinymq_pb2.ListHungTransactionsReply]
+    """The transactions with batches in partitions that the answering broker leads, for whose end the leader has asked and
+    got none.
+    """
+    ResolveTransaction: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ResolveTransactionRequest, _tinymq_pb2.ResolveTransactionReply]
+    """Decides for an operator about a transaction whose decision may be lost: at the coordinator, as the others."""
 
 @_typing.type_check_only
 class TransactionsAsyncStub(TransactionsStub):
@@ -489,6 +495,12 @@ class TransactionsAsyncStub(TransactionsStub):
     AbortTransaction: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AbortTransactionRequest, _tinymq_pb2.AbortTransactionReply]  # type: ignore[assignment]
     ListTransactionalIds: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListTransactionalIdsRequest, _tinymq_pb2.ListTransactionalIdsReply]  # type: ignore[assignment]
     """The transactional ids in the partitions of __coordinator that the answering broker leads."""
+    ListHungTransactions: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListHungTransactionsRequest, _tinymq_pb2.ListHungTransactionsReply]  # type: ignore[assignment]
+    """The transactions with batches in partitions that the answering broker leads, for whose end the leader has asked and
+    got none.
+    """
+    ResolveTransaction: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ResolveTransactionRequest, _tinymq_pb2.ResolveTransactionReply]  # type: ignore[assignment]
+    """Decides for an operator about a transaction whose decision may be lost: at the coordinator, as the others."""
 
 class TransactionsServicer(metaclass=_abc_1.ABCMeta):
     """Transactions of programs that own a transactional id: docs/transactions.md. Calls on an id go to its coordinator: the
@@ -543,6 +555,24 @@ class TransactionsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.ListTransactionalIdsReply, _abc.Awaitable[_tinymq_pb2.ListTransactionalIdsReply]]:
         """The transactional ids in the partitions of __coordinator that the answering broker leads."""
+
+    @_abc_1.abstractmethod
+    def ListHungTransactions(
+        self,
+        request: _tinymq_pb2.ListHungTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ListHungTransactionsReply, _abc.Awaitable[_tinymq_pb2.ListHungTransactionsReply]]:
+        """The transactions with batches in partitions that the answering broker leads, for whose end the leader has asked and
+        got none.
+        """
+
+    @_abc_1.abstractmethod
+    def ResolveTransaction(
+        self,
+        request: _tinymq_pb2.ResolveTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ResolveTransactionReply, _abc.Awaitable[_tinymq_pb2.ResolveTransactionReply]]:
+        """Decides for an operator about a transaction whose decision may be lost: at the coordinator, as the others."""
 
 def add_TransactionsServicer_to_server(servicer: TransactionsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -40,6 +40,7 @@ class TransactionCommand(_message.Message):
     TIME_OUT_FIELD_NUMBER: _builtins.int
     EXPIRE_FIELD_NUMBER: _builtins.int
     NOTE_LOSS_FIELD_NUMBER: _builtins.int
+    RESOLVE_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     @_builtins.property
     def register(self) -> Global___RegisterOwner: ...
@@ -61,6 +62,10 @@ class TransactionCommand(_message.Message):
     def note_loss(self) -> Global___NoteLoss:
         """of no transactional id"""
 
+    @_builtins.property
+    def resolve(self) -> Global___ResolveTransaction:
+        """of no transactional id"""
+
     def __init__(
         self,
         *,
@@ -74,12 +79,13 @@ class TransactionCommand(_message.Message):
         time_out: Global___TimeOutTransaction | None = ...,
         expire: Global___ExpireTransactionalId | None = ...,
         note_loss: Global___NoteLoss | None = ...,
+        resolve: Global___ResolveTransaction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "begin", b"begin", "command", b"command", "commit", b"commit", "confirm", b"confirm", "expire", b"expire", "note_loss", b"note_loss", "register", b"register", "time_out", b"time_out"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "begin", b"begin", "command", b"command", "commit", b"commit", "confirm", b"confirm", "expire", b"expire", "note_loss", b"note_loss", "register", b"register", "resolve", b"resolve", "time_out", b"time_out"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "begin", b"begin", "command", b"command", "commit", b"commit", "confirm", b"confirm", "expire", b"expire", "note_loss", b"note_loss", "register", b"register", "time_out", b"time_out", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "begin", b"begin", "command", b"command", "commit", b"commit", "confirm", b"confirm", "expire", b"expire", "note_loss", b"note_loss", "register", b"register", "resolve", b"resolve", "time_out", b"time_out", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register", "begin", "add", "commit", "abort", "confirm", "time_out", "expire", "note_loss"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register", "begin", "add", "commit", "abort", "confirm", "time_out", "expire", "note_loss", "resolve"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -371,6 +377,31 @@ class NoteLoss(_message.Message):
 Global___NoteLoss: _TypeAlias = NoteLoss  # noqa: Y015
 
 @_typing.final
+class ResolveTransaction(_message.Message):
+    """An operator decides about a transaction that may have been decided before a loss."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    PUBLISH_FIELD_NUMBER: _builtins.int
+    publish: _builtins.bool
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        publish: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["publish", b"publish", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveTransaction: _TypeAlias = ResolveTransaction  # noqa: Y015
+
+@_typing.final
 class TransactionalIdState(_message.Message):
     """---- the state ------------------------------------------------------------------------------------------"""
 
@@ -441,6 +472,31 @@ class AcceptedLoss(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcceptedLoss: _TypeAlias = AcceptedLoss  # noqa: Y015
+
+@_typing.final
+class ResolvedTransaction(_message.Message):
+    """What an operator decided about a transaction from before it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    PUBLISH_FIELD_NUMBER: _builtins.int
+    publish: _builtins.bool
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        publish: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["publish", b"publish", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolvedTransaction: _TypeAlias = ResolvedTransaction  # noqa: Y015
 
 @_typing.final
 class TransactionOutcome(_message.Message):

@@ -22,6 +22,7 @@ from tinymq.broker.transactions.led_transactions import (
     ASK_EVERY_S,
     WAITING_BYTES_MAX,
     WAITING_MAX,
+    Hang,
     LedTransactions,
     SentBatch,
 )
@@ -318,6 +319,59 @@ def test_a_coordinator_that_does_not_answer_is_asked_once_for_all() -> None:
             await turns()
             assert len(leader.asked) == 1
             await leader.answer(Unavailable("nobody leads"))
+
+    story(tell)
+
+
+def hung(leader: Leader) -> dict[TransactionId, Hang]:
+    assert all(each.coordinator == COORDINATOR and each.staged.batches == 1 for each in leader.led.hung)
+    return {each.transaction: each.hang for each in leader.led.hung}
+
+
+def test_a_transaction_hangs_while_its_coordinator_decides_nothing() -> None:
+    async def tell(leader: Leader) -> None:
+        await leader.staged()
+        leader.clock.advance(ASK_EVERY_S)
+        await turns()
+        assert hung(leader) == {}
+        answers: list[tuple[Standing | TinymqError, dict[TransactionId, Hang]]] = [
+            (Unavailable("nobody leads"), {T: Hang.UNANSWERED}),
+            (Standing.UNRESOLVED, {T: Hang.UNRESOLVED}),
+            (Standing.OPEN, {}),
+            (Standing.UNRESOLVED, {T: Hang.UNRESOLVED}),
+            (Standing.PUBLISH, {}),
+        ]
+        for answer, expected in answers:
+            leader.clock.advance(ASK_EVERY_S)
+            await turns()
+            await leader.answer(answer)
+            assert hung(leader) == expected
+        await leader.apply()
+        assert leader.log == [0, "publish"]
+
+    story(tell)
+
+
+def test_what_is_resolved_waits_for_the_earlier_one_of_the_same_producer() -> None:
+    first, second = T, T._replace(number=2)
+
+    async def tell(leader: Leader) -> None:
+        for index, transaction in ((1, second), (2, first)):
+            leader.state.stage(batch(0, transaction), StagedEntry(index, 1, 1, 0, 0), COORDINATOR)
+            leader.entries.append((transaction, batch(0, transaction), False))
+        leader.count = 2
+        leader.led.start()
+        await turns()
+        for answers in ((Standing.UNRESOLVED, Standing.PUBLISH), (Standing.DISCARD, Standing.PUBLISH)):
+            assert leader.log == [0, 0]
+            leader.clock.advance(ASK_EVERY_S)
+            await turns()
+            for answer in answers:
+                await leader.answer(answer)
+                await leader.apply()
+            expected = {first: Hang.UNRESOLVED, second: Hang.BEHIND} if answers[0] is Standing.UNRESOLVED else {}
+            assert hung(leader) == expected
+        assert leader.entries[2:] == [(first, None, False), (second, None, True)]
 
     story(tell)
 

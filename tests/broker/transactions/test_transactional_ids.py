@@ -10,7 +10,7 @@ from tinymq.base.errors import CorruptData
 from tinymq.base.types import PartitionId
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.broker.state.staged import TransactionId
-from tinymq.broker.transactions import transactional_ids
+from tinymq.broker.transactions import resolutions, transactional_ids
 from tinymq.broker.transactions.commands import (
     TIMEOUT_US_MAX,
     Abort,
@@ -22,6 +22,7 @@ from tinymq.broker.transactions.commands import (
     Expire,
     NoteLoss,
     Register,
+    Resolve,
     TimeOut,
     pack_command,
     parse_command,
@@ -57,6 +58,7 @@ GOLDEN: dict[str, tuple[Command, str]] = {
     ),
     "time_out": (TimeOut(), "0a0962696c6c696e672d314200"),
     "note_loss": (NoteLoss(1 << 32, 9), "52080880808080101009"),
+    "resolve": (Resolve(T, True), "5a080a0408071801" + "1001"),
     "expire": (Expire(), "0a0962696c6c696e672d314a00"),
 }
 GOLDEN_STATE = (
@@ -113,7 +115,7 @@ def with_two_transactions() -> Ids:
 @pytest.mark.parametrize("kind", GOLDEN)
 def test_each_command_has_the_bytes_that_were_written_down(kind: str) -> None:
     command, golden = GOLDEN[kind]
-    name = "" if kind == "note_loss" else ID
+    name = "" if kind in ("note_loss", "resolve") else ID
     assert pack_command(name, command).hex() == golden
     assert parse_command(bytes.fromhex(golden)) == (name, command)
 
@@ -244,6 +246,47 @@ def test_a_loss_is_noted_once_and_stays_in_the_snapshot() -> None:
     loaded.replica.load(before)
     assert loaded.ids.loss == (1 << 32, 9)
     assert loaded.replica.dump() == before
+
+
+def test_an_operator_decides_what_may_be_lost_and_nothing_else() -> None:
+    made, open_, lost = with_a_loss(), T._replace(number=2), T._replace(number=5)
+
+    def resolved(transaction: TransactionId, *, publish: bool) -> object:
+        applied = made.ids.apply(pack_command("", Resolve(transaction, publish)), 300)
+        assert applied is not None
+        return applied.result
+
+    assert resolved(T, publish=False) is Refusal.KNOWN, "it is decided, and not over"
+    assert resolved(TransactionId(9, 0, 1), publish=False) is Refusal.KNOWN, "it is from after the loss"
+    assert resolved(open_, publish=True) is None
+    assert resolved(lost, publish=False) is None
+    assert made.ids.standing(open_, A) is made.ids.standing(open_, C) is Standing.PUBLISH
+    assert made.ids.standing(lost, A) is Standing.DISCARD
+    assert resolved(open_, publish=True) is None, "the same decision again"
+    assert resolved(open_, publish=False) is Refusal.COMMITTED
+    assert resolved(lost, publish=True) is Refusal.ABORTED
+    assert made.ids.standing(T, A) is Standing.PUBLISH
+    loaded, stored = Ids(), made.replica.dump()
+    loaded.replica.load(stored)
+    assert loaded.replica.dump() == stored
+    assert loaded.ids.standing(open_, A) is Standing.PUBLISH
+
+
+def test_without_a_loss_nothing_is_left_to_an_operator() -> None:
+    made = with_two_transactions()
+    applied = made.ids.apply(pack_command("", Resolve(T._replace(number=9), True)), 300)
+    assert applied is not None
+    assert applied.result is Refusal.KNOWN
+    assert made.ids.standing(T._replace(number=9), A) is Standing.DISCARD
+
+
+def test_what_operators_decided_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolutions, "RESOLVED_MAX", 2)
+    made = with_a_loss()
+    for number in (5, 6, 7):
+        made.apply_bytes(pack_command("", Resolve(T._replace(number=number), True)))
+    standings = [made.ids.standing(T._replace(number=number), A) for number in (5, 6, 7)]
+    assert standings == [Standing.UNRESOLVED, Standing.PUBLISH, Standing.PUBLISH]
 
 
 # ---- bounds

@@ -78,6 +78,7 @@ ABSENT_IS_ZERO = {
     "CreateGroupRequest.start_us": "at the earliest record",
     "TransactionPartition.batches": "none was sent",
     "ListTransactionalIdsRequest.limit": "the broker's own",
+    "ListHungTransactionsRequest.limit": "the broker's own",
     "FeatureLevelRequest.action": "shows",
     "FeatureLevelRequest.level": "the present one",
 }

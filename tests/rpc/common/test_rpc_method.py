@@ -83,6 +83,8 @@ EXPECTED = {
     "Transactions.CommitTransaction": Access("write", TRANSACTIONAL_ID),
     "Transactions.AbortTransaction": Access("write", ROLLED_BACK),
     "Transactions.ListTransactionalIds": Access("describe", TRANSACTIONAL_ID, filters=True),
+    "Transactions.ListHungTransactions": Access("describe", SOME_TOPIC, filters=True),
+    "Transactions.ResolveTransaction": Access("alter", CLUSTER),
     "Channels.SetConsumer": Access("read", CHANNEL, (("read", TOPIC),)),
     "Channels.UnsetConsumer": Access("read", CHANNEL, (("read", TOPIC),)),
     "Channels.GetConsumer": Access("describe", CHANNEL, (("describe", TOPIC),)),

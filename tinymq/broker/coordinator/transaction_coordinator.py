@@ -24,11 +24,11 @@ from tinymq.base.errors import (
     TransactionAborted,
 )
 from tinymq.base.meter import Meter
-from tinymq.base.types import PartitionId, check_transactional_id
+from tinymq.base.types import PartitionId, check_transactional_id, transaction_name
 from tinymq.broker.coordinator.coordinator import coordinator_of
 from tinymq.broker.coordinator.led_replicas import LedReplicas, Replicas, confirm
 from tinymq.broker.coordinator.transaction_ends import PartitionLeaders, TransactionEnds
-from tinymq.broker.coordinator.transaction_errors import error_of
+from tinymq.broker.coordinator.transaction_errors import error_of, resolution_error
 from tinymq.broker.coordinator.transaction_topics import TransactionTopics
 from tinymq.broker.coordinator.unfinished import Unfinished, UnfinishedWatch
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC
@@ -46,6 +46,7 @@ from tinymq.broker.transactions.commands import (
     IdCommand,
     NoteLoss,
     Register,
+    Resolve,
     TimeOut,
 )
 from tinymq.broker.transactions.rules import Refusal, Standing
@@ -196,6 +197,20 @@ class TransactionCoordinator:
         if state.open is not None:
             await self.abort(name, state.id_of(state.open))
             logger.info("transaction_aborted_by_operator", id=name, number=state.open.number)
+
+    async def resolve(self, number: int, transaction: TransactionId, *, publish: bool) -> None:
+        """Decide, as an operator, about a transaction that may be lost with a part of the log of the coordinator's
+        partition `number`. Partitions with batches of it are told when they ask next, within seconds. It may be
+        repeated. Raises InvalidRequest (not lost, or decided otherwise before), NotLeader, NotReady, OutcomeUnknown.
+        """
+        replica = self._replica(number)
+        await confirm(replica)
+        self._check_loss_noted(replica)
+        refusal = await replica.decide("", Resolve(transaction, publish))
+        name = transaction_name(*transaction)
+        if isinstance(refusal, Refusal):
+            raise resolution_error(refusal, name)
+        logger.warning("transaction_resolved_by_operator", transaction=name, coordinator=number, publish=publish)
 
     async def wait_over(self, name: str, transaction: TransactionId, timeout_s: float) -> bool:
         """Wait until all partitions have applied the decision on a transaction. False: they have not, in time, or

@@ -32,5 +32,17 @@ def error_of(refusal: Refusal, name: str) -> TinymqError:
             return InvalidRequest(f"a transaction has at most {PARTITIONS_MAX} partitions", hint=hint)
         case Refusal.TOO_MANY:
             return QuotaExceeded(f"too many transactions of {name!r} or its coordinator are not over yet")
+        case Refusal.KNOWN:
+            return InvalidRequest(f"{name!r} has a coordinator that decides", hint="see: tinymq transaction list")
         case Refusal.USED_ID:
             return NotReady("the coordinator has lost a part of its log, and needs another producer id")
+
+
+def resolution_error(refusal: Refusal, transaction: str) -> TinymqError:
+    """The error for an operator's decision about the transaction of this name that was refused."""
+    if refusal in (Refusal.COMMITTED, Refusal.ABORTED):
+        done = "committed" if refusal is Refusal.COMMITTED else "rolled back"
+        message = f"transaction {transaction} was {done} by an operator before, and that cannot be undone"
+        return InvalidRequest(message)
+    hint = "its record is not lost: see tinymq transaction list, and tinymq transaction abort"
+    return InvalidRequest(f"the coordinator decides about transaction {transaction} itself", hint=hint)

@@ -91,12 +91,20 @@ class NoteLoss:
     fresh_producer_id: int  # above every producer id that was used before the loss
 
 
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Decide, as an operator, about a transaction that may have been decided before a loss."""
+
+    transaction: TransactionId
+    publish: bool
+
+
 IdCommand: TypeAlias = Register | Begin | Add | Commit | Abort | Confirm | TimeOut | Expire
-Command: TypeAlias = IdCommand | NoteLoss
+Command: TypeAlias = IdCommand | NoteLoss | Resolve
 
 
 def pack_command(name: str, command: Command) -> bytes:
-    """The payload of an entry with this command on the transactional id `name` ("" for a NoteLoss)."""
+    """The payload of an entry with this command on the transactional id `name` ("" for a NoteLoss and a Resolve)."""
     message = pb.TransactionCommand(transactional_id=name, **_PACK[type(command)](command))
     return message.SerializeToString(deterministic=True)
 
@@ -175,6 +183,7 @@ _PACK: Mapping[type, Callable[..., dict[str, Any]]] = {
     NoteLoss: lambda c: {
         "note_loss": pb.NoteLoss(recovery_epoch=c.recovery_epoch, fresh_producer_id=c.fresh_producer_id)
     },
+    Resolve: lambda c: {"resolve": pb.ResolveTransaction(transaction=pack_ref(c.transaction), publish=c.publish)},
 }
 
 _PARSE: Mapping[str, Callable[[pb.TransactionCommand], Command | None]] = {
@@ -187,4 +196,5 @@ _PARSE: Mapping[str, Callable[[pb.TransactionCommand], Command | None]] = {
     "time_out": lambda m: TimeOut(),
     "expire": lambda m: Expire(),
     "note_loss": lambda m: NoteLoss(m.note_loss.recovery_epoch, m.note_loss.fresh_producer_id),
+    "resolve": lambda m: Resolve(parse_ref(m.resolve.transaction), m.resolve.publish),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
@@ -17,7 +18,7 @@ import structlog
 from tinymq.base.clock import Clock
 from tinymq.base.config import MIB
 from tinymq.base.errors import NotReady, OutOfOrderSequence, QuotaExceeded, TinymqError, TransactionAborted
-from tinymq.broker.state.staged import StagedBatch, StagedEntry, TransactionId
+from tinymq.broker.state.staged import StagedBatch, StagedEntry, TransactionId, Waiting
 from tinymq.broker.transactions.rules import Standing
 from tinymq.broker.transactions.staging import OFFSETS_WRITER, EndStep, Question, Staging, Step
 from tinymq.proto import partition_pb2 as pb
@@ -83,6 +84,23 @@ class SentOffset(NamedTuple):
         )  # fmt: skip
 
 
+class Hang(Enum):
+    """Why a transaction has no end in a partition, although the partition's leader asked for it."""
+
+    UNRESOLVED = "unresolved"  # the decision may be lost with a part of the coordinator's log: an operator decides
+    BEHIND = "behind"  # an operator has committed it, and an earlier one of the same producer is not resolved
+    UNANSWERED = "unanswered"  # the coordinator did not answer
+
+
+class HungTransaction(NamedTuple):
+    """A transaction without an end in one partition."""
+
+    transaction: TransactionId
+    coordinator: int  # number of the partition of __coordinator that has the transaction
+    hang: Hang
+    staged: Waiting
+
+
 class StagingLog(Protocol):
     """The log of the partition, as this leader's transactions use it."""
 
@@ -126,6 +144,7 @@ class LedTransactions:
         self._waiting: dict[TransactionId, list[_Arrived]] = {}  # for an answer of the coordinator, in their order
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a replay cancels them in the same order
         self._watching = False  # the coordinators are asked about transactions without an end
+        self._hung: dict[TransactionId, Hang] = {}  # by the newest answers
         self._closed: TinymqError | None = None
 
     def start(self) -> None:
@@ -188,14 +207,25 @@ class LedTransactions:
         while transactions := staged():
             for transaction in transactions:
                 standing = await self._ask(transaction, self.staging.coordinator_of(transaction), end=True)
-                if standing in (Standing.PUBLISH, Standing.DISCARD):
-                    await self.end(transaction, publish=standing is Standing.PUBLISH)
+                publish = standing is Standing.PUBLISH
+                if standing is Standing.DISCARD or (publish and not self.staging.is_behind(transaction)):
+                    await self.end(transaction, publish=publish)
             if self._closed is not None:
                 raise self._closed
             if staged():  # LATER: an earlier transaction of the producer comes first
                 if self._clock.monotonic() >= until_s:
                     raise NotReady(f"{self._name}: transactions with offsets of the group are not over")
                 await self._clock.sleep(SETTLE_RETRY_S)
+
+    @property
+    def hung(self) -> list[HungTransaction]:
+        """The transactions without an end about which the coordinator was asked, and that it does not decide."""
+        staging = self.staging
+        return [
+            HungTransaction(transaction, staging.coordinator_of(transaction), hang, staging.waiting_of(transaction))
+            for transaction, hang in self._hung.items()
+            if staging.held(transaction)
+        ]
 
     async def _confirm(self) -> None:
         await self._log.confirm()
@@ -267,24 +297,33 @@ class LedTransactions:
             await self._clock.sleep(ASK_EVERY_S)
             undecided = self.staging.undecided()
             # Most transactions are shorter than the pause: those that came during it are asked about after the next.
-            late = sorted((each for each in undecided if each in seen), key=self.staging.coordinator_of)
+            late = sorted(each for each in undecided if each in seen)  # those of a producer in their order
+            late.sort(key=self.staging.coordinator_of)
+            self._hung = {each: self._hung[each] for each in late if each in self._hung}
             for coordinator, some in groupby(late, key=self.staging.coordinator_of):
                 await self._end_some(list(some), coordinator)
             seen = set(undecided)
         self._watching = False
+        self._hung.clear()
 
     async def _end_some(self, transactions: Sequence[TransactionId], coordinator: int) -> None:
         """Ask a coordinator about transactions, and carry out what it has decided."""
-        for transaction in transactions:
+        for number, transaction in enumerate(transactions):
             try:
                 standing = await self._ask(transaction, coordinator)
-                if standing in (Standing.PUBLISH, Standing.DISCARD):
-                    await self.end(transaction, publish=standing is Standing.PUBLISH)
-                elif standing is Standing.UNRESOLVED:
+                self._hung.pop(transaction, None)
+                if standing is Standing.UNRESOLVED:
+                    self._hung[transaction] = Hang.UNRESOLVED
                     logger.warning("transaction_unresolved", partition=self._name, transaction=tuple(transaction))
+                elif standing is Standing.PUBLISH and self.staging.is_behind(transaction):
+                    self._hung[transaction] = Hang.BEHIND
+                elif standing in (Standing.PUBLISH, Standing.DISCARD):
+                    await self.end(transaction, publish=standing is Standing.PUBLISH)
             except TinymqError as error:
                 logger.info("transactions_wait", partition=self._name, error=error.code, reason=error.message)
-                return  # to the others, the coordinator would probably give the same answer
+                # To the others, the coordinator would probably give the same answer.
+                self._hung |= dict.fromkeys(transactions[number:], Hang.UNANSWERED)
+                return
 
     def _spawn(self, work: asyncio._CoroutineLike[None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -172,6 +172,14 @@ class Staging:
         tails, staged = self._tails, dict.fromkeys((*self._applied, *self._offsets))
         return [each for each in staged if each not in tails or tails[each].end_index is None]
 
+    def is_behind(self, transaction: TransactionId) -> bool:
+        """Whether an earlier transaction of the producer, whose records come first, has no end here.
+
+        A coordinator does not publish such a transaction (rules.is_next), except for an operator: it does not know
+        which partitions an operator's transaction has.
+        """
+        return any(each.producer_id == transaction.producer_id and each < transaction for each in self.undecided())
+
     def coordinator_of(self, transaction: TransactionId) -> int:
         """The number of the partition of `__coordinator` that has a transaction; 0 if nothing of it is applied."""
         staged = self._applied.get(transaction) or self._offsets.get(transaction)

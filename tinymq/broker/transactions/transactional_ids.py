@@ -2,7 +2,7 @@
 
 Every replica applies the same commands in the same order and decides alike. The only clock is the append time of the
 command's entry. After an accepted loss of a part of the log, the state may lack decisions: then nothing that was begun
-before is decided, and every transactional id gets a new producer id.
+before is decided but by an operator, and every transactional id gets a new producer id.
 
 The state holds transactions that are not over and one outcome for each id, so past transactions take no room. The
 numbers of ids and of partitions in transactions are bounded.
@@ -28,6 +28,7 @@ from tinymq.broker.transactions.commands import (
     IdCommand,
     NoteLoss,
     Register,
+    Resolve,
     TimeOut,
     pack_places,
     pack_ref,
@@ -35,6 +36,7 @@ from tinymq.broker.transactions.commands import (
     parse_places,
     parse_ref,
 )
+from tinymq.broker.transactions.resolutions import Resolutions
 from tinymq.broker.transactions.rules import Refusal, Standing
 from tinymq.broker.transactions.transactional_id import Outcome, Phase, Transaction, TransactionalId
 from tinymq.proto import group_pb2 as group_pb
@@ -69,6 +71,7 @@ class TransactionalIds:
         self._names: dict[int, str] = {}  # by producer id
         self._unfinished: dict[str, None] = {}  # names of ids with a transaction that is not over
         self._loss = NO_LOSS
+        self._resolutions = Resolutions()
         self._places = 0  # invariant: the sum over all transactions of the partitions that have not confirmed
 
     @property
@@ -91,12 +94,17 @@ class TransactionalIds:
 
     def standing(self, transaction: TransactionId, place: PartitionId) -> Standing:
         """The answer to a partition that asks about a transaction."""
+        if self._may_be_lost(transaction):
+            return self._resolutions.standing(transaction)
         name = self._names.get(transaction.producer_id)
-        state = None if name is None else self._states[name]
-        known = state is not None and rules.find(state, transaction) is not None
-        if not known and self._is_before_loss(transaction.producer_id):
-            return Standing.UNRESOLVED
-        return rules.standing(state, transaction, place)
+        return rules.standing(None if name is None else self._states[name], transaction, place)
+
+    def _may_be_lost(self, transaction: TransactionId) -> bool:
+        """Whether the decision on a transaction may be among what was lost."""
+        if not self._is_before_loss(transaction.producer_id):
+            return False
+        name = self._names.get(transaction.producer_id)
+        return name is None or rules.find(self._states[name], transaction) is None
 
     def _is_before_loss(self, producer_id: int) -> bool:
         return producer_id < self._loss.fresh_producer_id
@@ -112,6 +120,8 @@ class TransactionalIds:
         if isinstance(command, NoteLoss):
             self._note_loss(Loss(command.recovery_epoch, command.fresh_producer_id))
             return Applied("", None)
+        if isinstance(command, Resolve):
+            return Applied("", self._resolve(command))
         before = self._states.get(name)
         result = self._decide(before, command, append_time_us)
         if not isinstance(result, Refusal) and result is not before:
@@ -169,6 +179,12 @@ class TransactionalIds:
             if state.open is not None:
                 self._put(name, rules.without_open(state))
 
+    def _resolve(self, command: Resolve) -> Refusal | None:
+        """Carry out what an operator decided. Only a transaction that may be lost is left to an operator."""
+        if not self._may_be_lost(command.transaction):
+            return Refusal.KNOWN
+        return self._resolutions.resolve(command.transaction, publish=command.publish)
+
     def _put(self, name: str, after: TransactionalId | None) -> None:
         """Replace the state of an id. None removes it."""
         before = self._states.pop(name, None)
@@ -190,11 +206,13 @@ class TransactionalIds:
         stored.transactional_ids.extend(_pack_state(name, self._states[name]) for name in sorted(self._states))
         if self._loss != NO_LOSS:
             stored.loss.recovery_epoch, stored.loss.fresh_producer_id = self._loss
+        stored.resolved.extend(self._resolutions.dump())
 
     def load_from(self, stored: group_pb.CoordinatorState) -> None:
         """Replace the state by that of a snapshot. Raises CorruptData, and then nothing has changed."""
         loaded = {message.transactional_id: _parse_state(message) for message in stored.transactional_ids}
         self._loss = Loss(stored.loss.recovery_epoch, stored.loss.fresh_producer_id)
+        self._resolutions = Resolutions.load(stored.resolved)
         for name in list(self._states):
             self._put(name, None)
         for name, state in loaded.items():

@@ -1,13 +1,15 @@
-"""`tinymq transaction`: list and describe transactional ids, and roll an open transaction back."""
+"""`tinymq transaction`: list and describe transactional ids, roll an open one back, and resolve hung ones."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from tinymq.base.errors import NotFound
+from tinymq.base.errors import InvalidRequest, NotFound, NotReady
 from tinymq.base.quantity import quantity
 from tinymq.cli.common.confirmation import confirm
 from tinymq.cli.common.due import left
@@ -17,7 +19,7 @@ from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
 from tinymq.cli.verbs.topic import DryRun, Yes
 
 if TYPE_CHECKING:
-    from tinymq.client import TransactionalIdDescription, TransactionDescription
+    from tinymq.client import HungTransaction, TransactionalIdDescription, TransactionDescription
 
 HELP = """
 A program begins transactions under a transactional id: mq.transaction("billing-1").
@@ -25,26 +27,40 @@ A program begins transactions under a transactional id: mq.transaction("billing-
 Example: tinymq transaction list
 
 Example: tinymq transaction abort billing-1
+
+Example: tinymq transaction list --hung
 """
 
 app = App(
     name="transaction",
-    help="Transactions and the ids that begin them: list, describe, abort.",
+    help="Transactions and the ids that begin them: list, describe, abort, resolve.",
     help_epilogue=HELP,
 )
 
 TransactionalId = Annotated[str, Parameter(help="The transactional id, as `tinymq transaction list` shows it.")]
+Hung = Annotated[
+    bool, Parameter(negative=(), help="Only transactions without an end, in the partitions that ask for it in vain.")
+]
 UNFINISHED = {"open": "open", "committed": "committing", "aborted": "rolling back"}
 
 
 @app.command(name="list")
-def list_(*, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
+def list_(*, hung: Hung = False, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
     """List the transactional ids, with the outcome of the newest transaction, and the time of the newest use.
 
     `open`: the program has not decided yet; if it does not within the time in `ends in`, the transaction is rolled
     back. `committing` and `rolling back`: it is decided, and the partitions in `partitions` have not carried it out
     yet. An id that nobody uses for 7 days is forgotten.
+
+    With --hung: the transactions with batches in partitions whose leaders have asked for the end in vain. `unresolved`:
+    the coordinator has lost a part of its log, and `tinymq transaction resolve` decides. `unanswered`: the coordinator
+    does not answer; `tinymq cluster status` shows why. `behind`: it is resolved, and an earlier one of the same
+    producer is not.
     """
+    if hung:
+        with servers.connect() as mq:
+            _print_hung(mq.admin.list_hung_transactions(), output)
+        return
     with servers.connect() as mq:
         found = mq.admin.list_transactional_ids()
     if output == "json":
@@ -115,6 +131,65 @@ def abort(
     else:
         would = "would be" if dry_run else "is"
         say(f"transaction {still.number} of {transactional_id} {would} rolled back: {_places(still) or 'nothing sent'}")
+
+
+@app.command
+def resolve(
+    transaction: Annotated[str, Parameter(help="The transaction, as `tinymq transaction list --hung` shows it.")],
+    /,
+    *,
+    commit: Annotated[bool, Parameter(negative=(), help="Publish its records.")] = False,
+    abort: Annotated[bool, Parameter(negative=(), help="Drop its records.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    servers: ServerOptions = DEFAULT_SERVERS,
+    output: Output = "table",
+) -> None:
+    """Decide about a hung transaction whose own decision may be lost: --commit or --abort.
+
+    Use it after `tinymq cluster recover` has accepted the loss of a part of __coordinator, and look first: if readers
+    see records of the transaction in another partition, it was committed. The decision holds for all partitions, also
+    for those that are away now, and cannot be undone. If no partition has such a transaction, the exit code is 3.
+    """
+    if commit is abort:
+        raise InvalidRequest("a decision is needed", hint="pass either --commit or --abort")
+    with servers.connect() as mq:
+        found = [each for each in mq.admin.list_hung_transactions() if each.transaction == transaction]
+        if not found:
+            hint = "see: tinymq transaction list --hung"
+            raise NotFound(f"no partition has a hung transaction {transaction!r}", hint=hint)
+        if any(each.reason == "unanswered" for each in found):
+            hint = "bring the coordinator back, or recover it, first: tinymq cluster status"
+            raise NotReady(f"the coordinator of {transaction} does not answer, and may know the decision", hint=hint)
+        carried_out = False
+        if not dry_run:
+            if output == "table":
+                _print_hung(found, output)
+            partitions = quantity(len(found), "partition")
+            confirm(f"{'publish' if commit else 'drop'} what {transaction} has in {partitions}", yes)
+            carried_out = mq.admin.resolve_transaction(transaction, commit=commit)
+    if output == "json":
+        decision = "commit" if commit else "abort"
+        print_json({
+            "transaction": transaction, "decision": decision, "resolved": not dry_run, "carried_out": carried_out,
+            "hung": [asdict(each) for each in found],
+        })  # fmt: skip
+        return
+    if dry_run:
+        _print_hung(found, output)
+    done = "would be" if dry_run else "is" if carried_out else "is decided, and soon"
+    say(f"transaction {transaction} {done} {'committed' if commit else 'rolled back'}")
+
+
+def _print_hung(found: Sequence[HungTransaction], output: Output) -> None:
+    if output == "json":
+        print_json({"hung": [asdict(each) for each in found]})
+        return
+    rows = [
+        (each.transaction, each.reason, f"{each.topic}/{each.partition}", each.batches, each.records, each.bytes)
+        for each in found
+    ]
+    print_table(["transaction", "reason", "partition", "batches", "records", "bytes"], rows)
 
 
 def _newest(found: TransactionalIdDescription) -> str:

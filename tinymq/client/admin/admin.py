@@ -20,7 +20,11 @@ from tinymq.client.admin.topics import Topics
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leadership_transfer import transfer_leader
 from tinymq.client.cluster.routing import Broker, Partition
-from tinymq.client.cluster.transaction_descriptions import TransactionAdmin, TransactionalIdDescription
+from tinymq.client.cluster.transaction_descriptions import (
+    HungTransaction,
+    TransactionAdmin,
+    TransactionalIdDescription,
+)  # fmt: skip
 from tinymq.client.common import argument_checks as checks
 from tinymq.client.common.argument_checks import check_partition, check_topic
 from tinymq.client.common.start_positions import OffsetLike, Place, read_offset
@@ -85,6 +89,8 @@ class AsyncAdmin(AsyncGroupAdmin):
             print((await admin.describe_transactional_id("billing-3")).transactions)
         await admin.abort_transaction("billing-3")  # of which none is open any more
         print([each.transactional_id for each in await admin.list_transactional_ids()])
+        for each in await admin.list_hung_transactions():
+            await admin.resolve_transaction(each.transaction, commit=False)
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -378,6 +384,17 @@ class AsyncAdmin(AsyncGroupAdmin):
         TransactionAborted. Does nothing if none is open. Raises NotFound, OutcomeUnknown.
         """
         await self._transactions.abort(transactional_id, self._timeout_s(timeout))
+
+    async def list_hung_transactions(self, *, timeout: float | None = None) -> list[HungTransaction]:
+        """The transactions whose end partitions have asked for in vain, by partition, of all brokers that answer."""
+        return await self._transactions.list_hung(self._timeout_s(timeout))
+
+    async def resolve_transaction(self, transaction: str, *, commit: bool, timeout: float | None = None) -> bool:
+        """Commit or roll back a hung transaction that is "unresolved", for good and in all its partitions. Returns
+        whether they have carried it out; False: the time is up, and they follow. Raises NotFound, InvalidRequest (it is
+        not lost, or was resolved otherwise before), OutcomeUnknown: resolve it again.
+        """
+        return await self._transactions.resolve(transaction, commit, self._timeout_s(timeout))
 
     async def _feature_level(self, request: pb.FeatureLevelRequest, timeout: float | None) -> FeatureLevel:
         return feature_level.read(await self._brokers.each(request, self._timeout_s(timeout)))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from tinymq.base.errors import NotFound, UnknownTopic
-from tinymq.client.cluster.cluster import Cluster
+from tinymq.base.types import parse_transaction_name, transaction_name
+from tinymq.client.cluster.cluster import JITTERED, Cluster
+from tinymq.client.cluster.coordinator_calls import COORDINATOR_TOPIC
+from tinymq.client.cluster.leader_calls import ask_leader
 from tinymq.client.cluster.routing import Broker
 from tinymq.client.cluster.transaction_calls import TransactionCalls
 from tinymq.client.common.values import as_datetime
@@ -15,6 +20,8 @@ from tinymq.proto import tinymq_pb2 as pb
 
 BROKER_TIMEOUT_S = 2.0  # for one broker's answer, when all of them are asked: a dead broker delays the call this long
 TIMEOUT_S_MIN = 0.001
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,26 @@ class TransactionalIdDescription:
     committed: bool | None  # whether that one was committed
 
 
+@dataclass(frozen=True, slots=True)
+class HungTransaction:
+    """A transaction with batches in a partition, for whose end the partition's leader has asked in vain.
+
+    for each in mq.admin.list_hung_transactions():
+        print(each.transaction, each.reason, each.topic, each.partition, each.records)
+    """
+
+    transaction: str  # "1042-0-17": the numbers of its producer, the producer's epoch, and the transaction
+    # "unresolved": its coordinator has lost a part of its log, and the decision may be in it. "unanswered": its
+    # coordinator does not answer. "behind": it is resolved, and an earlier one of the same producer is not.
+    reason: str
+    coordinator: int  # the partition of `__coordinator` that has it
+    topic: str
+    partition: int
+    batches: int  # that the partition holds of it, as the next two
+    records: int
+    bytes: int
+
+
 class TransactionAdmin:
     """The questions of an admin about transactions."""
 
@@ -63,17 +90,9 @@ class TransactionAdmin:
 
         Raises the last error if no broker answers.
         """
-        left = self._cluster.countdown(timeout_s)
-        view = await self._cluster.refresh(timeout_s=left(), every=True)
-        answers = await asyncio.gather(
-            *(self._listed(broker, left()) for broker in view.brokers.values()), return_exceptions=True
-        )
-        errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        if errors and len(errors) == len(answers):
-            raise errors[-1]
         found: dict[str, pb.TransactionalIdInfo] = {}
-        for answer in answers:
-            for info in answer if not isinstance(answer, BaseException) else ():
+        for answer in await self._each(self._listed, timeout_s):
+            for info in answer:
                 known = found.get(info.transactional_id)
                 if known is None or known.used_us <= info.used_us:  # two brokers: the coordinator moves
                     found[info.transactional_id] = info
@@ -100,14 +119,82 @@ class TransactionAdmin:
         except UnknownTopic:
             raise unknown(name) from None
 
+    async def list_hung(self, timeout_s: float) -> list[HungTransaction]:
+        """The hung transactions of all partitions whose leaders answer, by transaction and partition.
+
+        Raises the last error if no broker answers.
+        """
+        found = await self._each(self._hung_at, timeout_s)
+        by_place = {(each.transaction, each.topic, each.partition): each for some in found for each in some}
+        return sorted(
+            by_place.values(),
+            key=lambda each: (parse_transaction_name(each.transaction), each.topic, each.partition),
+        )
+
+    async def resolve(self, transaction: str, commit: bool, timeout_s: float) -> bool:
+        """Decide about a hung transaction, and wait until its partitions have carried it out. Returns whether they have
+        in time. Raises InvalidRequest, NotFound."""
+        ref, left = parse_transaction_name(transaction), self._cluster.countdown(timeout_s)
+        hung = await self._hung(transaction, left())
+        if not hung:
+            hint = "a new leader needs some seconds to find it: tinymq transaction list --hung"
+            raise NotFound(f"no partition has a hung transaction {transaction}", hint=hint)
+        request = pb.ResolveTransactionRequest(
+            transaction=pb.TransactionRef(producer_id=ref.producer_id, epoch=ref.epoch, number=ref.number),
+            coordinator=hung[0].coordinator,
+            commit=commit,
+        )
+        topic = await self._cluster.topic(COORDINATOR_TOPIC, left())
+        await ask_leader(self._cluster, topic, hung[0].coordinator, request, timeout_s=max(TIMEOUT_S_MIN, left()))
+        async for _ in self._cluster.attempts(left(), JITTERED):
+            hung = await self._hung(transaction, max(TIMEOUT_S_MIN, left()))
+            if not hung or not left():
+                break
+        return not hung
+
+    async def _hung(self, transaction: str, timeout_s: float) -> list[HungTransaction]:
+        return [each for each in await self.list_hung(timeout_s) if each.transaction == transaction]
+
+    async def _hung_at(self, broker: Broker, timeout_s: float) -> list[HungTransaction]:
+        reply = await self._cluster.ask_broker(broker.address, pb.ListHungTransactionsRequest(), timeout_s)
+        return [
+            HungTransaction(
+                transaction=transaction_name(
+                    each.transaction.producer_id, each.transaction.epoch, each.transaction.number
+                ),
+                reason=each.reason,
+                coordinator=each.coordinator,
+                topic=each.topic,
+                partition=each.partition,
+                batches=each.batches,
+                records=each.records,
+                bytes=each.bytes,
+            )
+            for each in reply.transactions
+        ]
+
+    async def _each(
+        self, ask: Callable[[Broker, float], Awaitable[list[Answer]]], timeout_s: float
+    ) -> list[list[Answer]]:
+        """What all brokers answer that do. Raises the last error if none does."""
+        left = self._cluster.countdown(timeout_s)
+        view = await self._cluster.refresh(timeout_s=left(), every=True)
+        broker_s = min(BROKER_TIMEOUT_S, max(TIMEOUT_S_MIN, left()))
+        answers = await asyncio.gather(
+            *(ask(broker, broker_s) for broker in view.brokers.values()), return_exceptions=True
+        )
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        if errors and len(errors) == len(answers):
+            raise errors[-1]
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
+
     async def _listed(self, broker: Broker, timeout_s: float) -> list[pb.TransactionalIdInfo]:
         """The ids whose coordinators this broker leads."""
-        broker_s = min(BROKER_TIMEOUT_S, max(TIMEOUT_S_MIN, timeout_s))
         infos: list[pb.TransactionalIdInfo] = []
         while True:
             after = infos[-1].transactional_id if infos else ""
             request = pb.ListTransactionalIdsRequest(after=after)
-            reply = await self._cluster.ask_broker(broker.address, request, broker_s)
+            reply = await self._cluster.ask_broker(broker.address, request, timeout_s)
             infos += reply.ids
             if (
                 not reply.more or not reply.ids or reply.ids[-1].transactional_id <= after

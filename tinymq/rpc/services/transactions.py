@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from tinymq.base.errors import InvalidRequest, NotLeader
-from tinymq.base.types import PartitionId, check_transactional_id
+from tinymq.base.errors import InvalidRequest, NotFound, NotLeader
+from tinymq.base.types import PartitionId, TopicId, check_transactional_id
 from tinymq.broker.coordinator.coordinator import coordinator_of
 from tinymq.broker.coordinator.transaction_coordinator import Owner, TransactionCoordinator
 from tinymq.broker.coordinator.transaction_errors import error_of
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC
 from tinymq.broker.partition.admission import check_topic_id
+from tinymq.broker.transactions.led_transactions import HungTransaction
 from tinymq.broker.transactions.rules import Refusal
 from tinymq.broker.transactions.transactional_id import Phase, Transaction, TransactionalId
 from tinymq.format.feature_level import TRANSACTIONS_LEVEL, check
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.rpc.common.access import ADDED_TOPICS, ROLLED_BACK, TRANSACTIONAL_ID
+from tinymq.rpc.common.access import ADDED_TOPICS, CLUSTER, ROLLED_BACK, SOME_TOPIC, TRANSACTIONAL_ID
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.caller import may_describe, require
@@ -113,6 +114,39 @@ class TransactionsService(pb_grpc.TransactionsServicer):
         reply.more = len(reply.ids) < len(found)
         return reply
 
+    @unary(operation="describe", resource=SOME_TOPIC, filters=True)
+    async def ListHungTransactions(
+        self, request: pb.ListHungTransactionsRequest, context: Context
+    ) -> pb.ListHungTransactionsReply:
+        if request.limit > LISTED_MAX:
+            raise InvalidRequest(f"a list of {request.limit} transactions", hint=f"ask for up to {LISTED_MAX}")
+        most = request.limit or LISTED_MAX
+        broker, found = self._serving.running(), list[tuple[str, int, HungTransaction]]()
+        for (topic_id, number), partition in broker.replica_host.partitions.items():
+            topic = broker.registry.get_topic_by_id(TopicId(topic_id))
+            if topic is not None and may_describe("topic", topic.name):
+                found += ((topic.name, number, hung) for hung in partition.transactions.hung)
+        found.sort(key=lambda each: (each[0], each[1], each[2].transaction))
+        return pb.ListHungTransactionsReply(
+            transactions=[_hung_to_wire(*each) for each in found[:most]], more=len(found) > most
+        )
+
+    @unary(operation="alter", resource=CLUSTER)
+    async def ResolveTransaction(
+        self, request: pb.ResolveTransactionRequest, context: Context
+    ) -> pb.ResolveTransactionReply:
+        require_fields(request, "coordinator", "commit")
+        transaction = transaction_of(request.transaction)
+        broker, coordinator = self._serving.running(), self._serving.deciding()
+        topic = broker.registry.get_topic(COORDINATOR_TOPIC)
+        queue = topic.queue(request.coordinator) if topic is not None else None
+        if queue is None:
+            raise NotFound(f"{COORDINATOR_TOPIC} has no partition {request.coordinator}")
+        if not queue.has_replica(broker.env.broker_id):
+            raise broker.elsewhere(queue)
+        await coordinator.resolve(request.coordinator, transaction, publish=request.commit)
+        return pb.ResolveTransactionReply()
+
     async def _led(self, after: str) -> dict[str, TransactionalId]:
         """The ids behind `after` in all partitions that this broker leads, as far as the caller may see them."""
         coordinator, found = self._serving.deciding(), dict[str, TransactionalId]()
@@ -190,6 +224,20 @@ def _transaction_to_wire(transaction: Transaction) -> pb.TransactionInfo:
             pb.TransactionPartition(topic_id=place.topic_id, partition=place.partition)
             for place in sorted(transaction.unconfirmed)
         ],
+    )
+
+
+def _hung_to_wire(topic: str, partition: int, hung: HungTransaction) -> pb.HungTransactionInfo:
+    producer_id, epoch, number = hung.transaction
+    return pb.HungTransactionInfo(
+        transaction=pb.TransactionRef(producer_id=producer_id, epoch=epoch, number=number),
+        coordinator=hung.coordinator,
+        topic=topic,
+        partition=partition,
+        reason=hung.hang.value,
+        batches=hung.staged.batches,
+        records=hung.staged.records,
+        bytes=hung.staged.bytes,
     )
 
 

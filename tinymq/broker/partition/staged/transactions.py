@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import NotReady, TinymqError, TransactionAborted
@@ -13,7 +13,13 @@ from tinymq.broker.partition.staged.log_port import LogPort
 from tinymq.broker.partition.staged.term_log import TermLog
 from tinymq.broker.state.staged import StagedBatch, TransactionId, Waiting
 from tinymq.broker.transactions.bounds import check_durable, check_transactional
-from tinymq.broker.transactions.led_transactions import AskCoordinator, LedTransactions, SentBatch, SentOffset
+from tinymq.broker.transactions.led_transactions import (
+    AskCoordinator,
+    HungTransaction,
+    LedTransactions,
+    SentBatch,
+    SentOffset,
+)
 from tinymq.broker.transactions.rules import Standing
 from tinymq.broker.transactions.staging import Staging
 from tinymq.format.batch import CheckedBatch
@@ -105,6 +111,11 @@ class PartitionTransactions:
         uncommitted bytes), OutcomeUnknown: tell it again.
         """
         await self._leading().end(transaction, publish=publish)
+
+    @property
+    def hung(self) -> Sequence[HungTransaction]:
+        """The transactions that their coordinators do not decide, although this leader asked. Empty on a follower."""
+        return () if self._led is None else self._led.hung
 
     def _leading(self) -> LedTransactions:
         self._port.check_leading()

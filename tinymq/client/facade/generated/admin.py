@@ -12,7 +12,7 @@ from tinymq.client.admin.holds import ENOUGH, HoldDescription
 from tinymq.client.admin.partition_offsets import PartitionOffsets
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.cluster.routing import Broker, Partition
-from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription
+from tinymq.client.cluster.transaction_descriptions import HungTransaction, TransactionalIdDescription
 from tinymq.client.common.start_positions import OffsetLike, Place
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
 from tinymq.client.facade.generated.group_admin import GroupAdmin
@@ -76,6 +76,8 @@ class Admin(GroupAdmin):
             print((admin.describe_transactional_id("billing-3")).transactions)
         admin.abort_transaction("billing-3")  # of which none is open any more
         print([each.transactional_id for each in admin.list_transactional_ids()])
+        for each in admin.list_hung_transactions():
+            admin.resolve_transaction(each.transaction, commit=False)
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncAdmin) -> None:
@@ -381,3 +383,14 @@ class Admin(GroupAdmin):
         TransactionAborted. Does nothing if none is open. Raises NotFound, OutcomeUnknown.
         """
         self._loop_thread.run(self._async.abort_transaction(transactional_id, timeout=timeout))
+
+    def list_hung_transactions(self, *, timeout: float | None = None) -> list[HungTransaction]:
+        """The transactions whose end partitions have asked for in vain, by partition, of all brokers that answer."""
+        return self._loop_thread.run(self._async.list_hung_transactions(timeout=timeout))
+
+    def resolve_transaction(self, transaction: str, *, commit: bool, timeout: float | None = None) -> bool:
+        """Commit or roll back a hung transaction that is "unresolved", for good and in all its partitions. Returns
+        whether they have carried it out; False: the time is up, and they follow. Raises NotFound, InvalidRequest (it is
+        not lost, or was resolved otherwise before), OutcomeUnknown: resolve it again.
+        """
+        return self._loop_thread.run(self._async.resolve_transaction(transaction, commit=commit, timeout=timeout))

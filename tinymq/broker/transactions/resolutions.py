@@ -1,0 +1,58 @@
+"""What operators decided about transactions whose own decision may be lost. A part of the coordinator's state.
+
+After an accepted loss of a part of the coordinator's log, a partition may hold batches of a transaction that the
+coordinator does not know (Standing.UNRESOLVED). An operator decides once for all its partitions. The decision stays, so
+that a partition whose leader was away at that time is told the same. It is bounded: the oldest decision is forgotten
+first, and a partition that still holds batches then waits for an operator again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tinymq.broker.state.staged import TransactionId
+from tinymq.broker.transactions.commands import pack_ref, parse_ref
+from tinymq.broker.transactions.rules import Refusal, Standing
+from tinymq.proto import transaction_pb2 as pb
+
+RESOLVED_MAX = 10_000  # in one partition of `__coordinator`: 300 KB
+
+
+class Resolutions:
+    """The decisions by transaction, the oldest first."""
+
+    def __init__(self) -> None:
+        self._publish: dict[TransactionId, bool] = {}
+
+    def resolve(self, transaction: TransactionId, *, publish: bool) -> Refusal | None:
+        """Decide about a transaction. A decision is not undone: returns what was decided before, if that differs."""
+        before = self._publish.get(transaction)
+        if before is None:
+            self._publish[transaction] = publish
+            if len(self._publish) > RESOLVED_MAX:
+                del self._publish[next(iter(self._publish))]
+        elif before is not publish:
+            return Refusal.COMMITTED if before else Refusal.ABORTED
+        return None
+
+    def standing(self, transaction: TransactionId) -> Standing:
+        """The answer to a partition that holds batches of a transaction which the coordinator does not know."""
+        match self._publish.get(transaction):
+            case None:
+                return Standing.UNRESOLVED
+            case publish:
+                return Standing.PUBLISH if publish else Standing.DISCARD
+
+    # ---- as bytes
+
+    def dump(self) -> list[pb.ResolvedTransaction]:
+        return [
+            pb.ResolvedTransaction(transaction=pack_ref(transaction), publish=publish)
+            for transaction, publish in self._publish.items()
+        ]
+
+    @classmethod
+    def load(cls, stored: Iterable[pb.ResolvedTransaction]) -> Resolutions:
+        loaded = cls()
+        loaded._publish = {parse_ref(each.transaction): each.publish for each in stored}
+        return loaded
