@@ -390,9 +390,9 @@ class AsyncAdmin(AsyncGroupAdmin):
         return await self._transactions.list_hung(self._timeout_s(timeout))
 
     async def resolve_transaction(self, transaction: str, *, commit: bool, timeout: float | None = None) -> bool:
-        """Commit or roll back a hung transaction that is "unresolved", for good and in all its partitions. Returns
-        whether they have carried it out; False: the time is up, and they follow. Raises NotFound, InvalidRequest (it is
-        not lost, or was resolved otherwise before), OutcomeUnknown: resolve it again.
+        """Decide about a hung `transaction` that is "unresolved": `commit` it, or roll it back. Returns whether all its
+        partitions have carried that out; False: the time is up, and they follow. It cannot be undone. Raises NotFound,
+        InvalidRequest (it is not lost, or was resolved otherwise before), OutcomeUnknown: resolve it again.
         """
         return await self._transactions.resolve(transaction, commit, self._timeout_s(timeout))
 

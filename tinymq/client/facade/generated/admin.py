@@ -389,8 +389,8 @@ class Admin(GroupAdmin):
         return self._loop_thread.run(self._async.list_hung_transactions(timeout=timeout))
 
     def resolve_transaction(self, transaction: str, *, commit: bool, timeout: float | None = None) -> bool:
-        """Commit or roll back a hung transaction that is "unresolved", for good and in all its partitions. Returns
-        whether they have carried it out; False: the time is up, and they follow. Raises NotFound, InvalidRequest (it is
-        not lost, or was resolved otherwise before), OutcomeUnknown: resolve it again.
+        """Decide about a hung `transaction` that is "unresolved": `commit` it, or roll it back. Returns whether all its
+        partitions have carried that out; False: the time is up, and they follow. It cannot be undone. Raises NotFound,
+        InvalidRequest (it is not lost, or was resolved otherwise before), OutcomeUnknown: resolve it again.
         """
         return self._loop_thread.run(self._async.resolve_transaction(transaction, commit=commit, timeout=timeout))
