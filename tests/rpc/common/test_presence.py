@@ -77,6 +77,7 @@ ABSENT_IS_ZERO = {
     "SettleRequest.verb": "NONE, which is refused",
     "CreateGroupRequest.start_us": "at the earliest record",
     "TransactionPartition.batches": "none was sent",
+    "BatchTransaction.writer": "the only one, or the first",
     "ListTransactionalIdsRequest.limit": "the broker's own",
     "ListHungTransactionsRequest.limit": "the broker's own",
     "FeatureLevelRequest.action": "shows",
