@@ -38,7 +38,7 @@ _WITHOUT = (  # (how the option's name begins, what to do instead)
     ("kafka.value.", _BINARY),
     ("kafka.enable.auto.commit", "leave it out: the checkpoint keeps a stream's position, and groupId publishes it"),
     ("kafka.auto.commit.", "leave it out: the checkpoint keeps a stream's position, and groupId publishes it"),
-    ("kafka.isolation.level", "leave it out: readers see committed records only, and there are no transactions yet"),
+    ("kafka.isolation.level", "leave it out: all readers see committed records only"),
     ("kafka.enable.idempotence", "leave it out: each task is an idempotent producer"),
     (
         "kafka.",
