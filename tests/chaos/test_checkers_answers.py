@@ -269,6 +269,17 @@ def test_after_a_revival_the_bytes_of_the_present_records_count(size: int, found
     assert story.kinds() & {AnomalyKind.WRONG_ANSWER} == found
 
 
+def test_a_topic_that_is_made_just_now_elects_its_first_leader() -> None:
+    story = good()
+    quiet(story)
+    made = {"topic": "new#" + "1f" * 16, "replication": 3, "partitions": [[0, 0, 0, [1, 2, 3]]], "settings": {}}
+    ask(story, "topics", [made])
+    kept_quiet(story)
+    assert story.kinds() == {AnomalyKind.WRONG_ANSWER}
+    ask(story, "create_topic", None, name="new", partitions=1)
+    assert story.kinds() == set()
+
+
 def test_an_altered_setting_may_have_both_values() -> None:
     story = good()
     ask(story, "topics", [topic(max_bytes="none")])
