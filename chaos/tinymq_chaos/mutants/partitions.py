@@ -20,6 +20,7 @@ from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches
 from tinymq.broker.state.staged import NOTHING, StagedEntry, StagedTransactions, TransactionId
 from tinymq.broker.state.state import PartitionState
 from tinymq.broker.state.transactional.published import PublishedEntries
+from tinymq.broker.transactions.resolutions import Resolutions
 from tinymq.broker.transactions.staging import Staging
 from tinymq.format.delayed import StagedHead
 from tinymq.format.entry import Entry, Kind, NewEntry
@@ -265,6 +266,7 @@ def segments_of_delayed_batches_go(p: Patches) -> None:
 STAGED = "tests/broker/state/test_staged.py::test_"
 TRANSACTIONS = "tests/broker/partition/test_transactions.py::test_"
 LED = "tests/broker/transactions/test_led_transactions.py::test_"
+IDS = "tests/broker/transactions/test_transactional_ids.py::test_"
 
 
 @mutant("a published record counts once", test=f"{STAGED}records_count_when_they_are_published_and_not_before")
@@ -344,3 +346,18 @@ def ends_name_what_is_applied(real: Any, self: Staging, transaction: Transaction
 @replaces(TermLog.confirm)
 async def deposed_leaders_end_transactions(_: Any, self: TermLog) -> None:
     return None
+
+
+@mutant(
+    "a resolved transaction waits for earlier ones of its producer",
+    test=f"{LED}what_is_resolved_waits_for_the_earlier_one_of_the_same_producer",
+)
+@replaces(Staging.is_behind)
+def resolved_transactions_overtake(_: Any, self: Staging, transaction: TransactionId) -> bool:
+    return False
+
+
+@mutant("an operator decides once", test=f"{IDS}an_operator_decides_what_may_be_lost_and_nothing_else")
+@replaces(Resolutions.resolve)
+def operators_change_their_minds(real: Any, self: Resolutions, transaction: TransactionId, *, publish: bool) -> Any:
+    real(self, transaction, publish=publish)
