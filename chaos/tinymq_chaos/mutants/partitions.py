@@ -14,16 +14,19 @@ from tinymq.broker.partition.pending_acks import PendingAcks
 from tinymq.broker.partition.staged.delays import Delays
 from tinymq.broker.partition.staged.publisher import Publisher
 from tinymq.broker.partition.staged.term_log import TermLog
+from tinymq.broker.partition.staged.transactions import PartitionTransactions
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state import producers
 from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches
 from tinymq.broker.state.staged import NOTHING, StagedEntry, StagedTransactions, TransactionId
 from tinymq.broker.state.state import PartitionState
 from tinymq.broker.state.transactional.published import PublishedEntries
+from tinymq.broker.state.transactional.staged_offsets import StagedOffsets
 from tinymq.broker.transactions.resolutions import Resolutions
 from tinymq.broker.transactions.staging import Staging
 from tinymq.format.delayed import StagedHead
 from tinymq.format.entry import Entry, Kind, NewEntry
+from tinymq.proto import partition_pb2 as pb
 from tinymq.raft import Group
 from tinymq.registry.base_registry import BaseRegistry
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
@@ -361,3 +364,25 @@ def resolved_transactions_overtake(_: Any, self: Staging, transaction: Transacti
 @replaces(Resolutions.resolve)
 def operators_change_their_minds(real: Any, self: Resolutions, transaction: TransactionId, *, publish: bool) -> Any:
     real(self, transaction, publish=publish)
+
+
+OFFSETS = "tests/broker/partition/test_staged_offsets.py::test_"
+
+
+@mutant("a new owner reads when no offset is staged", test=f"{OFFSETS}a_new_owner_ends_what_is_open_before_it_reads")
+@replaces(PartitionTransactions.settle_offsets)
+async def owners_read_beside_transactions(_: Any, self: PartitionTransactions, group: str) -> bool:
+    return True
+
+
+@mutant("a fenced member stages no offset", test=f"{OFFSETS}a_member_that_loses_the_partition_meanwhile_is_fenced")
+@replaces(PartitionState.check_stage)
+def fenced_members_stage_offsets(_: Any, self: PartitionState, command: object, now_us: int) -> None:
+    return None
+
+
+@mutant("offsets move with the records", test=f"{OFFSETS}offsets_and_batches_of_one_transaction_have_one_end")
+@replaces(StagedOffsets.end)
+def staged_offsets_move_nothing(real: Any, self: StagedOffsets, transaction: TransactionId) -> Sequence[pb.Commit]:
+    real(self, transaction)
+    return []
