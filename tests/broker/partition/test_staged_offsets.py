@@ -11,6 +11,7 @@ from tests.broker.values import commits, makes, opens
 from tinymq.base.errors import (
     Fenced,
     InvalidRequest,
+    NotLeader,
     NotReady,
     OutcomeUnknown,
     QuotaExceeded,
@@ -176,6 +177,22 @@ def test_a_new_owner_does_not_wait_for_ever() -> None:
             b.clock.advance(SETTLE_S)
         with pytest.raises(NotReady):
             await settled
+
+    run(scenario)
+
+
+def test_a_coordinator_without_a_leader_is_not_taken_for_the_partitions_own() -> None:
+    """The member asks this leader again, instead of looking for another one."""
+
+    async def refuse(transaction: TransactionId, coordinator: int, *, end: bool = False) -> Standing:
+        raise NotLeader("the coordinator has no leader")
+
+    async def scenario(b: Bench) -> None:
+        await begin(b)
+        await stage(b, sent(4))
+        b.partition.transactions._leading()._ask = refuse
+        with pytest.raises(NotReady):
+            await b.partition.transactions.settle_offsets("g")
 
     run(scenario)
 

@@ -114,7 +114,7 @@ def test_messages_of_a_transaction_that_was_rolled_back_are_taken_again(mq: Clie
         tx.abort()
         tx = begun(mq, "pc")
         tx.commit_offsets(reading)
-        with pytest.raises(InvalidRequest, match="rolled back"):
+        with pytest.raises(TransactionAborted, match="handed out nothing"):
             tx.commit()
         copy_all(mq, reading, "pc")
     assert outputs(mq, "pc") == expected(6)

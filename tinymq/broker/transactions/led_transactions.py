@@ -206,7 +206,10 @@ class LedTransactions:
         until_s = self._clock.monotonic() + SETTLE_S
         while transactions := staged():
             for transaction in transactions:
-                standing = await self._ask(transaction, self.staging.coordinator_of(transaction), end=True)
+                try:
+                    standing = await self._ask(transaction, self.staging.coordinator_of(transaction), end=True)
+                except TinymqError as error:
+                    raise NotReady(f"{self._name}: the coordinator did not answer: {error.message}") from error
                 publish = standing is Standing.PUBLISH
                 if standing is Standing.DISCARD or (publish and not self.staging.is_behind(transaction)):
                     await self.end(transaction, publish=publish)

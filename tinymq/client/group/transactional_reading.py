@@ -42,16 +42,16 @@ class TransactionalReading:
     def handed_out(self) -> list[HandedOut]:
         """What was handed out and is not committed, the newest messages included.
 
-        Raises InvalidRequest (the consumer is closed; or all was rolled back, and nothing was asked for since),
-        TransactionAborted: a part of it is another member's by now, which handles it again.
+        Raises InvalidRequest (the consumer is closed), TransactionAborted: a part of it is another member's by now,
+        which handles it again; or all was rolled back, and nothing was handed out since.
         """
         reading = self._reading
         if reading.ended:
             raise InvalidRequest("the consumer was closed before the transaction was committed", hint="close it later")
         if self.rolled_back:
-            raise InvalidRequest(
-                "the messages of a transaction that was rolled back are committed by another one",
-                hint="take them from the consumer again, which hands out the same ones",
+            raise TransactionAborted(
+                "the consumer has handed out nothing since another transaction was rolled back",
+                hint="take the messages from the consumer again, which hands out the same ones",
             )
         for place in reading.given_up:
             raise TransactionAborted(f"{place.topic}/{place.partition} went to another member of its group")
