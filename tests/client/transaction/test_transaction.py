@@ -342,6 +342,26 @@ def test_a_commit_that_was_certainly_not_decided_is_rolled_back() -> None:
     run(test())
 
 
+def test_a_commit_that_cannot_be_rolled_back_either_ends_by_its_deadline() -> None:
+    """Neither leaders nor the coordinator answer: the request to roll back is sent, and its answer not awaited."""
+
+    async def test() -> None:
+        cluster = cluster_of()
+        async with client_of(cluster) as mq:
+            tx = await begun(mq)
+            cluster.hold = asyncio.Event()
+            await fill(tx)
+            cluster.transactions.lost["AbortTransaction"] = 1000
+            async with asyncio.timeout(4.0):  # the roll back alone would take 5 s
+                with pytest.raises(TransactionAborted, match="not everything was staged in time"):
+                    await tx.commit(timeout=0.3)
+            assert cluster.transactions.calls.count("AbortTransaction") == 1
+            cluster.hold.set()
+        assert values(cluster) == [[], [], []]
+
+    run(test())
+
+
 # ---- time-outs and other owners
 
 

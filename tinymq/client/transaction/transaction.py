@@ -210,9 +210,9 @@ class TransactionCore:
         self._state, self.append = State.COMMITTING, self._refuse
         try:
             if not staged:
-                self._batches = await self._staged(left())
+                self._batches = await self._staged(left)
                 staged = True
-            self._visible = await self._decided(wait, left(), asked)
+            self._visible = await self._decided(wait, left, asked)
         except OutcomeUnknown as error:
             self._end(State.UNKNOWN, error)
             raise
@@ -286,13 +286,13 @@ class TransactionCore:
 
     # ---- the steps -----------------------------------------------------------------------------------
 
-    async def _staged(self, timeout_s: float) -> Mapping[Place, int]:
+    async def _staged(self, left: Callable[[], float]) -> Mapping[Place, int]:
         """Wait until everything is staged, and return the number of batches and offsets in each partition."""
         assert self._producer is not None, "only a transaction that has begun is committed"
         assert self._offsets is not None, "as above"
-        await asyncio.gather(self._flush(self._producer, timeout_s), self._stage_offsets(self._offsets, timeout_s))
+        await asyncio.gather(self._flush(self._producer, left()), self._stage_offsets(self._offsets, left()))
         if self._failure is not None:
-            await self._roll_back(self._failure)
+            await self._roll_back(self._failure, left())
         return Counter(self._producer.written) + self._offsets.counts
 
     async def _flush(self, producer: ProducerCore, timeout_s: float) -> None:
@@ -309,24 +309,25 @@ class TransactionCore:
         except TinymqError as error:
             self._failed(error)
 
-    async def _roll_back(self, failure: TinymqError) -> NoReturn:
-        """Roll back what cannot be committed. Raises the reason."""
+    async def _roll_back(self, failure: TinymqError, left_s: float) -> NoReturn:
+        """Roll back what cannot be committed. Raises the reason. With no time left, the coordinator is told, and its
+        answer is not waited for."""
         assert self._begun is not None, "only a transaction that has begun fails"
         self._drop(failure)
         try:
-            await self._owner.calls.abort(self._begun.transaction, LEAVING_IN_ERROR_S)
+            await self._owner.calls.abort(self._begun.transaction, min(left_s, LEAVING_IN_ERROR_S))
         except Fenced as error:
             raise error from failure
         except TinymqError as error:
-            LOG.info("%r is rolled back when its time is up: %s", self.transactional_id, error)
+            LOG.info("%r is rolled back when its time is up, if not before: %s", self.transactional_id, error)
         raise failure
 
-    async def _decided(self, wait: Wait, timeout_s: float, asked: bool) -> bool:
+    async def _decided(self, wait: Wait, left: Callable[[], float], asked: bool) -> bool:
         """Commit. `asked`: an earlier call has asked the coordinator, and got no answer."""
         assert self._begun is not None, "only a transaction that has begun is committed"
         transaction, visible = self._begun.transaction, wait == "visible"
         try:
-            return await self._owner.calls.commit(transaction, self._batches, timeout_s, visible=visible)
+            return await self._owner.calls.commit(transaction, self._batches, left(), visible=visible)
         except TransactionAborted:
             raise
         except OutcomeUnknown as error:
@@ -336,7 +337,7 @@ class TransactionCore:
                 raise OutcomeUnknown(error.message, hint=UNKNOWN_HINT, **error.detail) from error
             if isinstance(error, Fenced | Denied):
                 raise
-            await self._roll_back(aborted_by(error))
+            await self._roll_back(aborted_by(error), left())
 
     def _failed(self, error: TinymqError) -> None:
         """Something has failed: the transaction cannot be committed, and takes no further records."""
