@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator
 from functools import partial
 
-from tinymq.raft import Role
+from tinymq.broker.partition.partition import Partition
+from tinymq.raft import Group, Role
 from tinymq.simulation.disk_errors import Operation
 from tinymq_chaos.sim.faults.action import action
 from tinymq_chaos.sim.faults.victims import anyone, running
@@ -35,7 +36,8 @@ def slow_disk(world: World, rng: random.Random) -> Iterator[str | None]:
 
 @action
 def trim(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Remove the heads of some logs, as far as their snapshots allow, as retention does.
+    """Remove the heads of some logs, as far as their snapshots and batches without offsets of their own allow, as
+    retention does.
 
     A replica that lacks entries which its leader has removed needs the leader's snapshot instead.
     """
@@ -46,12 +48,18 @@ def trim(world: World, rng: random.Random) -> Iterator[str | None]:
             if group.role not in (Role.LEADER, Role.FOLLOWER) or log.failed is not None or rng.random() < TRIM_NOT:
                 continue
             before = log.first_index
-            broker.process.do(partial(log.remove_before, upto))
+            broker.process.do(partial(log.remove_before, min(upto, _kept_from(group))))
             if log.first_index > before:
                 heads, name = world.history.heads, world.seen.log_of(group.id)
                 heads[name] = max(log.log_start_offset, heads.get(name, 0))
                 trimmed.append(f"{group.id} of broker {broker.id} to {log.first_index}")
     yield ", ".join(trimmed) or None
+
+
+def _kept_from(group: Group) -> int:
+    """Return the index from which on retention keeps a log, whatever its log start."""
+    kept = group.machine.state.lowest_kept_index if isinstance(group.machine, Partition) else None
+    return group.applied_index if kept is None else kept
 
 
 @action
