@@ -15,6 +15,14 @@ names, see records.py):
                                                                    offset -1: acks="none"
     schedule      topic, partition, RECORDS (one), idempotent      [partition, schedule id, due time in us]
     cancel        topic, partition, RECORDS, schedule_id           whether it is canceled
+    transact      topic, transactional_id, parts, RECORDS (of all  whether all partitions show the records
+                  parts), idempotent; parts are [[partition,
+                  RECORDS], ...]
+    begin_transaction  transactional_id                            null; a part of transact, as the next two
+    commit_transaction  transactional_id, RECORDS, wait, attempt   whether all partitions show the records
+    abort_transaction  transactional_id                            null
+    last_transfer  transactional_id                                null: one was committed after the last fault
+    unfinished    ids                                              [[id, number, state], ...] of what is not over
     open          reader, topic, partitions, replica               [[partition, offset], ...] where the reader stands
     poll          reader, topic, replica                           [[partition, base offset, RECORDS], ...]
     position      reader, topic                                    [[partition, offset], ...]: shown next

@@ -28,6 +28,7 @@ ON_BROKERS = (
     "toggled",
     "observed",
     "scheduled",
+    "transfers",
 )
 BOUNDED = ("retained", "unreplicated", "sized", "room", "heavy", "full", "trimmed", "altered")
 THREADED = ("crowd",)  # test_sim_threads.py
@@ -60,6 +61,18 @@ def test_delayed_records_are_delivered_or_canceled() -> None:
     canceled = {call.args["records"][0] for call in cancels if call.result}
     there = {name for replica in history.replicas for entry in replica.entries for name in entry.records}
     assert {call.args["records"][0] for call in stored} - canceled <= there
+
+
+def test_transfers_end_in_every_way_while_their_ids_change_hands() -> None:
+    history = told("transfers", "kill", "isolate", "trim", pace=0.3, seconds=18.0)
+    ends = Counter(call.error or str(call.outcome) for call in history.of("transact"))
+    assert ends[Outcome.OK] > 20, ends
+    assert {"rolled back", "left", "TransactionAborted"} <= {*ends}
+    assert "Fenced" in {call.error for call in history.of("begin_transaction", "commit_transaction")}
+    assert {call.result for call in done(history, "commit_transaction")} == {True, False}
+    assert {len(call.args["parts"]) for call in done(history, "transact")} == {1, 2, 3}
+    assert len(done(history, "last_transfer")) == 2
+    assert [call.result for call in done(history, "unfinished")] == [[]]
 
 
 def test_consumers_of_two_channels_commit_seek_and_fence_each_other() -> None:

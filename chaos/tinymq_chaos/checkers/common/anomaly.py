@@ -17,6 +17,8 @@ class AnomalyKind(StrEnum):
     REORDERED = "reordered"  # records of one producer are in another order than it sent them
     DUPLICATE = "duplicate"  # of an idempotent send
     ABORTED_READ = "aborted read"  # a send that failed for certain is in the log
+    TORN = "torn"  # a part of a transaction is visible, and another part is not
+    TWO_DECISIONS = "two decisions"  # on one transaction
     INCONSISTENT_OFFSET = "inconsistent offset"  # two records at one offset, or one record at two
     WRONG_ANSWER = "wrong answer"  # of an admin call
     TIME_BACK = "append time moved back"

@@ -24,6 +24,8 @@ NOT_JUDGED: Mapping[str, str] = {
     "early_answers": "needs to know when each entry was first committed anywhere; the brokers' commits are not seen "
     "one by one from outside. What was answered and then lost is still found, at the end (lost_writes)",
     "early_reads": "as early_answers. What was shown and then taken back is found at the end (shown_records)",
+    "commits_shown_early": "as early_answers. A commit that was acknowledged and lost is found at the end "
+    "(lost_transactions, torn_transactions)",
     **dict.fromkeys(
         ("settled_by_nobody", "acks_are_kept", "position_back", "leased_twice", "keys_out_of_order"),
         "needs to see leases and the replicated states of groups. acked_and_delivered needs calls alone",

@@ -28,8 +28,8 @@ WIDE: Mapping[str, tuple[str, ...]] = {  # of a topic without bounds: no run rea
     "max_records": ("1000000", "none"),
     "max_bytes": ("1000000000", "none"),
 }
-CURSORS = (  # workloads whose checkers excuse no cursor that a power cut took
-    "cursors", "takers", "rush", "queues", "members", "workers", "keyed"
+ALWAYS_SYNCED = (  # workloads whose checkers excuse nothing that a power cut took: cursors, or a part of a transaction
+    "cursors", "takers", "rush", "queues", "members", "workers", "keyed", "transfers"
 )  # fmt: skip
 SEGMENTS: Mapping[str, tuple[str, ...]] = {"segment_bytes": ("65536", "1000000"), "segment_ms": ("1000", "3000")}
 
@@ -45,7 +45,7 @@ def alter(world: World, rng: random.Random) -> Iterator[str | None]:
     first = world.history.topics.get(key, {})
     choices = [*_choices(first).items()]
     weakened = not world.damages and first.get("storage") != "memory"  # a weak topic need not survive damaged disks
-    if weakened and not key.startswith(CURSORS):
+    if weakened and not key.startswith(ALWAYS_SYNCED):
         choices.append(("sync", SYNCS))
     name, values = rng.choice(choices)
     value = rng.choice(values)

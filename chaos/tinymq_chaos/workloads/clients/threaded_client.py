@@ -24,10 +24,11 @@ from tinymq.client.facade.producer import Producer
 from tinymq.client.facade.queue import Queue
 from tinymq.client.facade.reader import Reader
 from tinymq.client.facade.scan import Scan
+from tinymq.client.facade.transaction import Transaction
 from tinymq.client.facade.worker import Worker
 from tinymq.client.produce.delivery import BatchDelivery, Delivery
 
-SYNCHRONOUS = (Admin, Consumer, Hold, Producer, Queue, Reader, Scan, Worker)
+SYNCHRONOUS = (Admin, Consumer, Hold, Producer, Queue, Reader, Scan, Transaction, Worker)
 
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]

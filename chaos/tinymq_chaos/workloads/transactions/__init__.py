@@ -1,0 +1,1 @@
+"""Workloads of transactions. checkers/records/transactions.py judges the logs that they leave."""
