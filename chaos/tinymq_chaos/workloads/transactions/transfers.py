@@ -218,6 +218,8 @@ class Program:
         ) as aborted:  # fmt: skip
             try:
                 await transaction.abort(timeout=CALL_S)
+            except Fenced:  # which is an InvalidRequest, too, and says nothing of the outcome
+                raise
             except InvalidRequest:  # it is committed
                 aborted.failed(InvalidRequest.code)
                 call.ok(False)
