@@ -48,7 +48,7 @@ def trim(world: World, rng: random.Random) -> Iterator[str | None]:
             if group.role not in (Role.LEADER, Role.FOLLOWER) or log.failed is not None or rng.random() < TRIM_NOT:
                 continue
             before = log.first_index
-            broker.process.do(partial(log.remove_before, min(upto, _kept_from(group))))
+            broker.process.do(partial(log.remove_before, min(upto, kept_from(group))))
             if log.first_index > before:
                 heads, name = world.history.heads, world.seen.log_of(group.id)
                 heads[name] = max(log.log_start_offset, heads.get(name, 0))
@@ -56,7 +56,7 @@ def trim(world: World, rng: random.Random) -> Iterator[str | None]:
     yield ", ".join(trimmed) or None
 
 
-def _kept_from(group: Group) -> int:
+def kept_from(group: Group) -> int:
     """Return the index from which on retention keeps a log, whatever its log start."""
     kept = group.machine.state.lowest_kept_index if isinstance(group.machine, Partition) else None
     return group.applied_index if kept is None else kept

@@ -17,6 +17,7 @@ from tinymq.raft import Role
 from tinymq_chaos.history import topic_key
 from tinymq_chaos.sim.faults import damage
 from tinymq_chaos.sim.faults.action import action
+from tinymq_chaos.sim.faults.disks import kept_from
 from tinymq_chaos.sim.faults.load import BackgroundLoad
 from tinymq_chaos.sim.faults.victims import both_ways, running
 from tinymq_chaos.sim.virtual.disk import POINTS
@@ -89,7 +90,7 @@ def _leads(broker: SimBroker) -> bool:
 def _remove_heads_of(broker: SimBroker) -> None:
     for group in broker.groups() if broker.running else ():
         if group.role in (Role.LEADER, Role.FOLLOWER) and group.log.failed is None:
-            broker.process.do(partial(group.log.remove_before, group.applied_index))
+            broker.process.do(partial(group.log.remove_before, kept_from(group)))
 
 
 async def _remove_heads(beside: BackgroundLoad, broker: SimBroker) -> None:
