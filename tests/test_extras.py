@@ -15,6 +15,7 @@ from tinymq.base.extras import EXTRAS, MissingExtra, install_command, pip_argume
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
     "pyjwt[crypto]": "jwt",
+    "sqlalchemy[asyncio]": "sqlalchemy",
     "grpcio-health-checking": "grpc_health",
     "grpcio-reflection": "grpc_reflection",
 }
@@ -42,7 +43,7 @@ def run(program: str, *arguments: str, missing: set[str] | None = None) -> subpr
 def test_the_table_is_what_the_distribution_says() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {}
-    for extra in ("broker", "cli", "jwt", "zookeeper", "spark", "polars", "duckdb"):
+    for extra in ("broker", "cli", "jwt", "outbox", "zookeeper", "spark", "polars", "duckdb"):
         for requirement in extras[extra]:
             name = requirement.split(">")[0].split("=")[0].strip()
             if not name.startswith("tinymq"):
@@ -70,6 +71,8 @@ IMPORTS = {
     "from tinymq.testing.cluster import Cluster": ("structlog", "broker"),
     "import tinymq.app.broker_app": ("structlog", "broker"),
     "import tinymq.app.settings": ("pydantic", "broker"),
+    "import tinymq.outbox": ("sqlalchemy", "outbox"),
+    "from tinymq.inbox import Inbox": ("sqlalchemy", "outbox"),
     "from pyspark_tinymq import DefaultSource": ("pyspark", "spark"),
     "import pyspark_tinymq; pyspark_tinymq.drop_repeats": ("pyspark", "spark"),
 }

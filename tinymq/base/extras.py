@@ -1,7 +1,7 @@
 """Maps packages to the extras that install them, so that a part of tinymq that lacks a package can name the extra.
 
 The base install contains the client. `required` wraps the third-party imports of every other entry point: the command
-line, brokers as a library and their settings, `tinymq.testing`, the Spark data source.
+line, brokers as a library and their settings, `tinymq.testing`, outbox and inbox, the Spark data source.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ EXTRAS: dict[str, str] = {
     "pydantic_settings": "broker",
     "pysyncobj": "broker",
     "pyspark": "spark",
+    "sqlalchemy": "outbox",
     "structlog": "broker",
 }
 

@@ -39,6 +39,9 @@ app.command(
     name="queue",
     help="Use a partition as a queue from the shell: push, poll, peek.",
 )
+app.command(
+    "tinymq.cli.verbs.outbox.outbox:app", name="outbox", help="Send what applications have written in their database."
+)
 app.command("tinymq.cli.verbs.hold:app", name="hold", help="Keep records from being removed for a while.")
 app.command("tinymq.cli.verbs.scan:app", name="scan", help="Show which replicas served a scan, such as a Spark query.")
 app.command("tinymq.cli.verbs.access.user:app", name="user", help="Make users, roles and tokens, and revoke them.")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
-from tinymq.base.errors import BrokerUnreachable, NotFound, TransactionAborted
+from tinymq.base.errors import BrokerUnreachable, Fenced, InvalidRequest, NotFound, TransactionAborted
 
 
 def test_ids_are_listed_and_described() -> None:
@@ -71,5 +71,39 @@ def test_brokers_that_do_not_answer_are_left_out() -> None:
             cluster.down.add(1)
             with pytest.raises(BrokerUnreachable):
                 await mq.admin.list_transactional_ids(timeout=0.3)
+
+    run(test())
+
+
+def test_an_id_that_is_taken_tells_what_became_of_its_newest_transaction() -> None:
+    async def test() -> None:
+        cluster = FakeCluster()
+        cluster.add_topic("orders")
+        async with client_of(cluster) as before, client_of(cluster) as after:
+            first = await before.transaction("a").take_id()
+            assert (first.decided_number, first.committed, first.transactions) == (None, None, ())
+            tx = before.transaction("a")
+            assert tx.number == 0
+            async with tx:
+                await tx.send("orders", b"v")
+            second = await after.transaction("a").take_id()
+            assert (second.producer_id, second.epoch) == (first.producer_id, first.epoch + 1)
+            assert (second.decided_number, second.committed) == (tx.number, True)
+            with pytest.raises(Fenced):
+                await before.transaction("a").begin()
+
+            left = after.transaction("a")
+            await left.begin()
+            await left.send("orders", b"lost")
+            with pytest.raises(InvalidRequest, match="is open"):
+                await after.transaction("a").take_id()
+            third = await before.transaction("a").take_id()  # a fenced client may take it again
+            assert (third.decided_number, third.committed) == (left.number, False)
+            with pytest.raises(TransactionAborted):
+                await left.commit()
+            async with before.transaction("a") as tx:
+                await tx.send("orders", b"w")
+            assert tx.number > left.number
+        assert cluster.values("orders") == [b"v", b"w"]
 
     run(test())

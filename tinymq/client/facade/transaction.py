@@ -10,7 +10,8 @@ from tinymq.client.facade.consumer import Consumer
 from tinymq.client.facade.generated.transaction import TransactionCalls
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import StagedDelivery, staged_delivery_of
-from tinymq.client.transaction.transaction import TransactionCore, check_plain
+from tinymq.client.transaction.refusals import check_plain
+from tinymq.client.transaction.transaction import TransactionCore
 
 
 class Transaction(TransactionCalls):
@@ -20,7 +21,7 @@ class Transaction(TransactionCalls):
         with mq.transaction("billing-1") as tx:
             tx.send("orders", b"...", key=b"42")
             tx.send("emails", b"...")
-        print(tx.visible)
+        print(tx.visible, tx.number)
 
     Single steps:
 
@@ -29,6 +30,7 @@ class Transaction(TransactionCalls):
         tx.send_batch("orders", pa.table({"value": [b"one", b"two"]}))
         tx.commit(wait="decided")
         again = mq.transaction("billing-1")
+        print(again.take_id().decided_number)
         again.begin()
         again.abort()
         print(tx.transactional_id)

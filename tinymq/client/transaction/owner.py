@@ -8,6 +8,7 @@ from tinymq.base.errors import Fenced, InvalidRequest, TinymqError
 from tinymq.base.types import check_transactional_id
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.transaction_calls import TransactionCalls
+from tinymq.client.cluster.transaction_descriptions import TransactionAdmin, TransactionalIdDescription
 from tinymq.proto import tinymq_pb2 as pb
 
 FENCED_HINT = "one program at a time uses a transactional id; to take it over again, make a new client"
@@ -58,6 +59,26 @@ class Owner:
             self._beginning = False
         self._open = Begun(transaction, known.coordinator)
         return self._open
+
+    async def take(self, timeout_s: float) -> TransactionalIdDescription:
+        """Register the id again, and return its state. A fenced owner may do so, and is not fenced any more.
+
+        Raises InvalidRequest (a transaction is open here), Fenced (another program registered at the same time),
+        Denied, QuotaExceeded, DeadlineExceeded, OutcomeUnknown.
+        """
+        if self._open is not None or self._beginning:
+            raise InvalidRequest(f"a transaction of {self.name!r} is open", hint="commit or roll it back first")
+        self._beginning = True
+        try:
+            left = self._cluster.countdown(timeout_s)
+            self._registered = taken = await self.calls.register(left())
+            self._fenced = None
+            found = await TransactionAdmin(self._cluster).describe(self.name, left())
+        finally:
+            self._beginning = False
+        if (found.producer_id, found.epoch) != (taken.producer_id, taken.epoch):
+            raise self._note_fenced(Fenced(f"another program has taken {self.name!r}"))
+        return found
 
     def ended(self, begun: Begun, error: TinymqError | None) -> None:
         """Note that a transaction is over, and why. After Fenced, this client begins no further one of the id."""

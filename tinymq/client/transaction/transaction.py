@@ -23,14 +23,13 @@ from tinymq.base.errors import (
     Fenced,
     InvalidRequest,
     NotDelivered,
-    NotFound,
     OutcomeUnknown,
-    OutOfOrderSequence,
     TinymqError,
     TransactionAborted,
 )
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.transaction_calls import Place
+from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription
 from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import WAIT_S_MIN, check_wait
 from tinymq.client.common.transaction_config import TransactionConfig, producer_config
@@ -41,6 +40,7 @@ from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, ProducerCore
 from tinymq.client.transaction.added_partitions import AddedPartitions
 from tinymq.client.transaction.consumed_offsets import ConsumedOffsets
 from tinymq.client.transaction.owner import Begun, Owner
+from tinymq.client.transaction.refusals import aborted_by, check_plain
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -73,6 +73,8 @@ class TransactionCore:
 
     transactional_id: str
     """The name under which the transaction was begun."""
+    number: int = 0
+    """The place of the transaction among those of its id, once it has begun; 0 before that."""
 
     def __init__(
         self, cluster: Cluster, owner: Owner, config: TransactionConfig, wake: Callable[[Callable[[], None]], None]
@@ -114,6 +116,17 @@ class TransactionCore:
 
     # ---- the beginning -------------------------------------------------------------------------------
 
+    async def take_id(self, *, timeout: float | None = None) -> TransactionalIdDescription:
+        """Take the transactional id before the first transaction, and return what its coordinator knows.
+
+        Programs that used the id are fenced, and what they had open is rolled back. So `decided_number` and `committed`
+        tell what became of the newest transaction: for programs that keep its `number` elsewhere, as tinymq.outbox
+        does. Raises InvalidRequest (a transaction of the id is open here), Fenced (another program took the id at the
+        same time), Denied, QuotaExceeded, DeadlineExceeded, OutcomeUnknown: take it again.
+        """
+        self._cluster.check_loop()
+        return await self._owner.take(self._timeout_s(timeout))
+
     async def begin(self, *, timeout: float | None = None) -> None:
         """Begin. `with` does this. The first transaction of an id in this client registers the id: another program
         that uses it is fenced, and its open transaction is rolled back.
@@ -128,6 +141,7 @@ class TransactionCore:
         timeout_s = self._timeout_s(timeout)
         self._state = State.ABORTED  # unless it begins
         self._begun = await self._owner.begin(self.config.transaction_timeout_ms, timeout_s)
+        self.number = self._begun.transaction.number
         request_s = self._cluster.config.request_timeout_ms / 1000
         self._partitions = AddedPartitions(self._owner.calls, self._begun, request_s, self._failed)
         self._producer = ProducerCore(self._cluster, producer_config(self.config), self._wake, self._partitions)
@@ -378,22 +392,3 @@ class TransactionCore:
     def _timeout_s(self, timeout: float | None) -> float:
         check_wait(timeout, least_s=WAIT_S_MIN)
         return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout
-
-
-def check_plain(message_id: object, delay: object, deliver_at: object) -> None:
-    """Refuse what a record of a transaction cannot have. Raises InvalidRequest."""
-    if message_id is not None or delay is not None or deliver_at is not None:
-        raise InvalidRequest(
-            "a record of a transaction has no message id, and is not delayed",
-            hint="send it by mq.send, or by a producer",
-        )
-
-
-def aborted_by(error: TinymqError) -> TinymqError:
-    """Return what a transaction raises that `error` ends. The same records fail again if they were refused for good."""
-    permanent = isinstance(error, InvalidRequest | NotFound | Denied) and not isinstance(error, OutOfOrderSequence)
-    if permanent:
-        return error
-    aborted = TransactionAborted(f"the transaction is rolled back: {error.message}")
-    aborted.__cause__ = error
-    return aborted

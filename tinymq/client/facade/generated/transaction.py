@@ -6,6 +6,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import BatchDelivery
 from tinymq.client.transaction.transaction import TransactionCore, Wait
@@ -24,9 +25,24 @@ class TransactionCalls:
         return self._async.transactional_id
 
     @property
+    def number(self) -> int:
+        """The place of the transaction among those of its id, once it has begun; 0 before that."""
+        return self._async.number
+
+    @property
     def visible(self) -> bool:
         """Do all partitions show the records? False before the commit, and where `commit` did not wait for it."""
         return self._async.visible
+
+    def take_id(self, *, timeout: float | None = None) -> TransactionalIdDescription:
+        """Take the transactional id before the first transaction, and return what its coordinator knows.
+
+        Programs that used the id are fenced, and what they had open is rolled back. So `decided_number` and `committed`
+        tell what became of the newest transaction: for programs that keep its `number` elsewhere, as tinymq.outbox
+        does. Raises InvalidRequest (a transaction of the id is open here), Fenced (another program took the id at the
+        same time), Denied, QuotaExceeded, DeadlineExceeded, OutcomeUnknown: take it again.
+        """
+        return self._loop_thread.run(self._async.take_id(timeout=timeout))
 
     def begin(self, *, timeout: float | None = None) -> None:
         """Begin. `with` does this. The first transaction of an id in this client registers the id: another program

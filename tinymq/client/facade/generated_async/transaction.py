@@ -7,6 +7,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.generated_async.consumer import AsyncConsumer
 from tinymq.client.produce.delivery import BatchDelivery, StagedDelivery
@@ -32,6 +33,11 @@ class AsyncTransaction:
         """The name under which the transaction was begun."""
         return self._core.transactional_id
 
+    @property
+    def number(self) -> int:
+        """The place of the transaction among those of its id, once it has begun; 0 before that."""
+        return self._core.number
+
     def __repr__(self) -> str:
         return repr(self._core)
 
@@ -39,6 +45,16 @@ class AsyncTransaction:
     def visible(self) -> bool:
         """Do all partitions show the records? False before the commit, and where `commit` did not wait for it."""
         return self._core.visible
+
+    async def take_id(self, *, timeout: float | None = None) -> TransactionalIdDescription:
+        """Take the transactional id before the first transaction, and return what its coordinator knows.
+
+        Programs that used the id are fenced, and what they had open is rolled back. So `decided_number` and `committed`
+        tell what became of the newest transaction: for programs that keep its `number` elsewhere, as tinymq.outbox
+        does. Raises InvalidRequest (a transaction of the id is open here), Fenced (another program took the id at the
+        same time), Denied, QuotaExceeded, DeadlineExceeded, OutcomeUnknown: take it again.
+        """
+        return await self._core.take_id(timeout=timeout)
 
     async def begin(self, *, timeout: float | None = None) -> None:
         """Begin. `with` does this. The first transaction of an id in this client registers the id: another program

@@ -1,0 +1,175 @@
+"""The writing end of the outbox, and the inbox, on SQLite and PostgreSQL: part of the application's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, select
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from tests.outbox.databases import Database
+from tinymq import Message, Offset
+from tinymq.base.errors import InvalidConfig, InvalidName, InvalidRequest
+from tinymq.inbox import AsyncInbox, Inbox
+from tinymq.outbox import AsyncOutbox, Outbox
+from tinymq.outbox.record import headers_of
+
+METADATA = MetaData()
+ORDERS = Table("orders", METADATA, Column("id", Integer, primary_key=True))
+OUTBOX, INBOX = Outbox(METADATA), Inbox(METADATA, "billing")
+T_US = 1_700_000_000_000_000
+
+
+def message(offset: int, *, topic: str = "orders", partition: int = 0, timestamp_us: int = T_US) -> Message:
+    return Message(topic, partition, offset, b"k", b"v", (), timestamp_us, 1)
+
+
+@pytest.fixture
+def engine(database: Database) -> Iterator[Engine]:
+    engine = create_engine(database.url)
+    METADATA.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+def waiting(engine: Engine) -> list[bytes | None]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(OUTBOX.rows.c.value).order_by(OUTBOX.rows.c.id)))
+
+
+def test_a_record_is_written_if_the_transaction_commits(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(insert(ORDERS).values(id=1))
+        OUTBOX.send(
+            connection, "orders", b"1", key=b"k", headers={"a": b"\xff", "b": None}, partition=2, timestamp=T_US
+        )
+    with Session(engine) as session, session.begin():
+        OUTBOX.send(session, "orders", None)
+
+    def failing() -> None:
+        with engine.begin() as connection:
+            OUTBOX.send(connection, "orders", b"lost")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert waiting(engine) == [b"1", None]
+    with engine.connect() as connection:
+        row = connection.execute(select(OUTBOX.rows)).first()
+    assert row is not None
+    assert (row.topic, row.partition, row.key, row.timestamp_us, row.number) == ("orders", 2, b"k", T_US, None)
+    assert headers_of(row.headers) == [("a", b"\xff"), ("b", None)]
+
+
+def test_what_can_never_be_sent_is_refused_at_once(engine: Engine) -> None:
+    with engine.begin() as connection:
+        for wrong in (
+            {"key": "text"},
+            {"headers": {"a": 1}},
+            {"partition": -1},
+            {"partition": True},
+            {"timestamp": "now"},
+        ):
+            with pytest.raises(InvalidRequest):
+                OUTBOX.send(connection, "orders", b"v", **wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidName):
+            OUTBOX.send(connection, "a/b", b"v")
+    assert waiting(engine) == []
+
+
+@pytest.mark.parametrize("text", ["no json", "[1]", '[["a", "%"]]', "3"])
+def test_headers_that_another_program_wrote_wrongly_are_told(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="not readable"):
+        headers_of(text)
+
+
+def test_migrations_have_nothing_to_add(engine: Engine) -> None:
+    """Alembic finds the tables in the application's own MetaData, and the database agrees with them."""
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+    assert AsyncOutbox(METADATA).rows is OUTBOX.rows
+    assert AsyncInbox(METADATA, "other").records is INBOX.records
+
+
+def test_a_record_is_handled_once(engine: Engine) -> None:
+    with engine.begin() as connection:
+        assert INBOX.once(connection, message(7))
+        assert not INBOX.once(connection, message(7))
+        assert INBOX.once(connection, message(7, timestamp_us=T_US + 1)), "of a later topic of the same name"
+        assert Inbox(METADATA, "mail").once(connection, message(7))
+    with engine.begin() as connection:
+        assert INBOX.once(connection, message(8))
+        connection.rollback()
+    with Session(engine) as session, session.begin():
+        assert INBOX.once(session, message(8))
+        assert not INBOX.once(session, message(7))
+        assert INBOX.prune(session, 3600) == 0
+        with pytest.raises(InvalidRequest):
+            INBOX.prune(session, 0)
+        INBOX.forget(session, "orders")
+        assert INBOX.once(session, message(7))
+        assert not Inbox(METADATA, "mail").once(session, message(7))
+
+
+def test_two_workers_that_handle_the_same_record_at_once(database: Database, engine: Engine) -> None:
+    """PostgreSQL makes the second one wait for the first, and SQLite for the whole database."""
+    answers: list[bool] = []
+
+    def second() -> None:
+        with engine.begin() as connection:
+            answers.append(INBOX.once(connection, message(1)))
+
+    thread = threading.Thread(target=second)
+    with engine.begin() as connection:
+        assert INBOX.once(connection, message(1))
+        thread.start()
+        assert answers == []
+    thread.join(60)
+    assert answers == [False]
+
+
+def test_an_offset_moves_forward_only(engine: Engine) -> None:
+    with engine.begin() as connection:
+        assert INBOX.positions(connection, "orders") == {}
+        assert [INBOX.advance(connection, message(n)) for n in (0, 1, 1, 0, 5)] == [True, True, False, False, True]
+        assert INBOX.advance(connection, message(9, partition=3))
+        assert INBOX.positions(connection, "orders") == {0: Offset(6), 3: Offset(10)}
+        assert Inbox(METADATA, "mail").positions(connection, "orders") == {}
+        INBOX.forget(connection, "orders")
+        assert INBOX.positions(connection, "orders") == {}
+
+
+def test_asyncio_has_the_same_calls(database: Database, engine: Engine) -> None:
+    outbox, inbox = AsyncOutbox(METADATA), AsyncInbox(METADATA, "billing")
+
+    async def test() -> None:
+        asynchronous = create_async_engine(database.async_url)
+        async with asynchronous.begin() as connection:
+            await outbox.send(connection, "orders", b"1")
+            assert await inbox.once(connection, message(1))
+            assert not await inbox.once(connection, message(1))
+        async with AsyncSession(asynchronous) as session, session.begin():
+            await outbox.send(session, "orders", b"2")
+            assert await inbox.advance(session, message(4))
+            assert not await inbox.advance(session, message(4))
+            assert await inbox.positions(session, "orders") == {0: Offset(5)}
+            assert await inbox.prune(session, 60) == 0
+            await inbox.forget(session, "orders")
+            assert await inbox.once(session, message(1))
+        await asynchronous.dispose()
+
+    asyncio.run(test())
+    assert waiting(engine) == [b"1", b"2"]
+
+
+def test_other_databases_and_names_are_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        Inbox(METADATA, "")
+    with pytest.raises(InvalidConfig, match="an inbox in oracle"):
+        INBOX._once("oracle", message(1))
