@@ -121,8 +121,9 @@ class TransactionCore:
 
         Programs that used the id are fenced, and what they had open is rolled back. So `decided_number` and `committed`
         tell what became of the newest transaction: for programs that keep its `number` elsewhere, as tinymq.outbox
-        does. Raises InvalidRequest (a transaction of the id is open here), Fenced (another program took the id at the
-        same time), Denied, QuotaExceeded, DeadlineExceeded, OutcomeUnknown: take it again.
+        does. `timeout` is in seconds (request_timeout_ms, if None). Raises InvalidRequest (a transaction of the id is
+        open here), Fenced (another program took the id at the same time), Denied, QuotaExceeded, DeadlineExceeded,
+        OutcomeUnknown: take it again.
         """
         self._cluster.check_loop()
         return await self._owner.take(self._timeout_s(timeout))

@@ -51,8 +51,9 @@ class AsyncTransaction:
 
         Programs that used the id are fenced, and what they had open is rolled back. So `decided_number` and `committed`
         tell what became of the newest transaction: for programs that keep its `number` elsewhere, as tinymq.outbox
-        does. Raises InvalidRequest (a transaction of the id is open here), Fenced (another program took the id at the
-        same time), Denied, QuotaExceeded, DeadlineExceeded, OutcomeUnknown: take it again.
+        does. `timeout` is in seconds (request_timeout_ms, if None). Raises InvalidRequest (a transaction of the id is
+        open here), Fenced (another program took the id at the same time), Denied, QuotaExceeded, DeadlineExceeded,
+        OutcomeUnknown: take it again.
         """
         return await self._core.take_id(timeout=timeout)
 
