@@ -132,7 +132,7 @@ def test_no_secret_shows(s: Secured, caplog: pytest.LogCaptureFixture, capfd: py
     mq = s.user("quiet")
     token = s.tokens["quiet"]
     assert re.fullmatch(r"tmq_[A-Za-z0-9_-]{43}", token)
-    shown = [repr(mq), repr(mq.config), str(mq.config), repr(SecretText(token)), f"{SecretText(token)}"]
+    shown = [repr(mq), repr(mq._async.config), str(mq._async.config), repr(SecretText(token)), f"{SecretText(token)}"]
     shown += [repr(vars(mq)), repr(vars(mq._loop_thread))]  # as crash reports print the locals of a frame
     for work in (lambda: mq.send("orders", b"x"), lambda: mq.access.list_users(), lambda: mq.admin.list_topics()):
         try:

@@ -119,7 +119,7 @@ class TransactionWorld(CoordinatorWorld):
     async def ask_coordinator(self, transaction: TransactionId, place: PartitionId) -> Standing:
         """A partition's question to the broker that it believes to lead. Raises TinymqError without an answer."""
         calls = self.calls[1 + place.partition % BROKERS]
-        (standing,) = await calls.standings(COORDINATOR, [(transaction, place)])
+        (standing,) = await calls.standings(COORDINATOR, [(transaction, place, 0)])
         return standing
 
     async def at_coordinator(self, method: str, *arguments: Any) -> Any:

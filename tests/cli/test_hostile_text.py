@@ -114,7 +114,7 @@ ASKING: dict[str, list[str]] = {
 LOCAL = {
     "dev up", "dev add", "dev kill", "dev stop", "dev start", "dev down", "dev status", "dev logs", "log dump",
     "doctor", "context list", "context set", "context use", "context delete", "completion",
-    "cert ca", "cert broker", "cert user",
+    "cert ca", "cert broker", "cert user", "outbox create", "outbox status", "outbox resolve",
 }  # fmt: skip
 NO_JSON = {
     "consume",
@@ -122,7 +122,7 @@ NO_JSON = {
     "queue peek",
     "queue get",
 }  # these print one line of JSON per record, and this topic has no record
-SERVES = {"broker"}
+SERVES = {"broker", "outbox relay"}
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,8 @@ def rows() -> dict[str, set[str]]:
 
 
 def test_the_table_of_statuses_is_the_codes() -> None:
-    travelling = {code for code, kind in BY_CODE.items() if kind.__init__ is TinymqError.__init__} - OWN_SIDE
+    wired = {code: kind for code, kind in BY_CODE.items() if kind.__init__ is TinymqError.__init__}
+    travelling = {code for code, kind in wired.items() if kind.__module__ != "tinymq.outbox.errors"} - OWN_SIDE
     expected: dict[str, set[str]] = {}
     for code in travelling:
         expected.setdefault(status_of(BY_CODE[code]("x")).name, set()).add(code)

@@ -68,7 +68,7 @@ def test_a_slow_start_counts_to_the_timeout(monkeypatch: pytest.MonkeyPatch) -> 
 
     def left_ms() -> float:
         with servers.connect() as mq:
-            return mq.config.request_timeout_ms
+            return mq._async.config.request_timeout_ms
 
     with stopwatch.command():
         now_s += 2.5
