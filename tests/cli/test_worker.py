@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,20 @@ from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.testing import Cluster
 
+WAIT_S = 60.0
+
 
 def send(cluster: Cluster, topic: str, *values: bytes, key: bytes | None = None) -> None:
     client = cluster.client()
     for value in values:
         client.send(topic, value, key=key, headers=[("via", b"web")], partition=0)
+
+
+def until_leased(cluster: Cluster, group: str, count: int) -> None:
+    """Wait until the workers of a group have so many records."""
+    admin, deadline_s = cluster.client().admin, time.monotonic() + WAIT_S
+    while sum(cursor.leased for cursor in admin.group_lag(group)) != count:
+        assert time.monotonic() < deadline_s
 
 
 def lag(cluster: Cluster, group: str) -> int:
@@ -85,7 +95,9 @@ def test_ctrl_c_lets_the_program_finish(cluster: Cluster, topic: str, tmp_path: 
 
     def interrupt() -> None:
         begun.read_text()  # blocks until a program writes to it
+        until_leased(cluster, topic, 2)
         os.kill(os.getpid(), signal.SIGINT)
+        until_leased(cluster, topic, 1)  # the worker has stopped, and gave back what it had not begun
         go_on.touch()
 
     interrupting = threading.Thread(target=interrupt)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pyarrow as pa
 import pytest
@@ -115,6 +117,45 @@ def test_a_blocking_call_in_a_callback_raises(mq: Client, brokers: GrpcBrokers) 
         brokers.run(answer())
         assert done.wait(20)
     assert "callback" in str(caught[0])
+
+
+def test_a_signal_that_another_thread_takes_ends_a_wait(mq: Client) -> None:
+    """The main thread blocks the signal, so that the system gives it to another thread. Only the main thread can run
+    its function: the wait must see by itself that it is due."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        raise InterruptedError
+
+    waiting = threading.Event()
+
+    async def never() -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    def interrupt() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        waiting.wait()
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, on_signal)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(InterruptedError):
+            loop_thread_of(mq).run(never())
+        interrupting.join()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_timeout_of_the_work_is_not_one_of_the_wait(mq: Client) -> None:
+    async def late() -> None:
+        raise TimeoutError("of the work")
+
+    with pytest.raises(TimeoutError, match="of the work"):
+        loop_thread_of(mq).run(late())
 
 
 def test_reading(mq: Client) -> None:

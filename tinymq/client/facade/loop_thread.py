@@ -27,6 +27,7 @@ from tinymq.client.produce import exit
 T = TypeVar("T")
 LOG = logging.getLogger("tinymq.client")
 
+SIGNAL_S = 0.25  # how late the function of a signal may run while the main thread waits
 SETTLE_S = 1.0  # how long calls that gRPC still holds may take to end once their client is closed
 
 
@@ -71,7 +72,7 @@ class LoopThread:
             raise
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, loop)
         try:
-            return future.result()
+            return _result(future)
         except BaseException:
             future.cancel()  # an interrupted wait takes its work with it
             raise
@@ -142,6 +143,20 @@ class LoopThread:
                 self._unused.atexit = False  # at exit, tinymq/client/produce/exit.py flushes the producers instead
                 self._loop = loop  # last: a thread that sees the loop may use the other two fields
             return self._loop
+
+
+def _result(future: Future[T]) -> T:
+    """Wait for a future, in a thread that may be the main one.
+
+    Only the main thread runs the functions of signals. The system may interrupt another thread for a signal, and then a
+    wait without a limit would not end: neither Ctrl-C nor SIGTERM would be seen.
+    """
+    while True:
+        try:
+            return future.result(SIGNAL_S)
+        except TimeoutError:  # of the wait, or of the work
+            if future.done():
+                return future.result()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
