@@ -49,7 +49,7 @@ class PostgresServer:
         self._data = folder / "data"
         self._user = NOBODY if os.geteuid() == 0 else None
         self._running: subprocess.Popen[bytes] | None = None
-        if self._user is not None:  # who may not read where the wheel is installed
+        if self._user is not None:  # that user may not read the folder of the wheel
             package = self._programs.parent
             libraries = package.with_name("pgserver.libs")  # the programs look for them there
             shutil.copytree(libraries, folder / libraries.name)

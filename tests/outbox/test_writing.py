@@ -27,7 +27,9 @@ T_US = 1_700_000_000_000_000
 
 
 def message(offset: int, *, topic: str = "orders", partition: int = 0, timestamp_us: int = T_US) -> Message:
-    return Message(topic, partition, offset, b"k", b"v", (), timestamp_us, 1)
+    return Message(
+        topic, partition, offset, key=b"k", value=b"v", headers=(), timestamp_us=timestamp_us, leader_epoch=1
+    )
 
 
 @pytest.fixture

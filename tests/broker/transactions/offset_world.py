@@ -114,7 +114,18 @@ def first(scope: OffsetScope) -> State:
     for number in range(scope.members):
         coordinator, _ = carry_out(coordinator, pack_command(id_of(number), Register(number + 1)), 0)
     members = tuple(Member(number) for number in range(scope.members))
-    return State(coordinator, (), (), (), (), 0, members, frozenset(), (), ())
+    return State(
+        coordinator,
+        log=(),
+        tail=(),
+        asked=(),
+        waiting=(),
+        serial=0,
+        members=members,
+        net=frozenset(),
+        outputs=(),
+        decided=(),
+    )
 
 
 def id_of(number: int) -> str:

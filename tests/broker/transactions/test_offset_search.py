@@ -144,7 +144,7 @@ WITHOUT: dict[str, tuple[OffsetScope, Patch, str]] = {
     "a transaction that is open is no exception": (
         OffsetScope(), changed(offset_world, "settles", _settle_decided), "handled twice",
     ),
-    "a committed offset counts, whoever has the partition by then": (
+    "a committed offset counts, also when another member has the partition": (
         OffsetScope(), changed(cursors, "published", _published_by_newest), "handled twice",
     ),
     "a fenced member stages nothing": (

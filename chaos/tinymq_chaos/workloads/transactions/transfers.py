@@ -233,7 +233,7 @@ class Program:
 
 
 async def _look_for_unfinished(context: Context, client: AsyncClient, ids: list[str]) -> None:
-    """Ask for the transactions that are not over, until there is none."""
+    """Ask for the unfinished transactions until all of them are over."""
     with recording(context, f"{context.name} unfinished", "unfinished", LAST_S, ids=ids) as call:
         until_s = context.clock.monotonic() + LAST_S
         while True:

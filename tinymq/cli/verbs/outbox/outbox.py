@@ -201,7 +201,7 @@ def _sent(status: RelayStatus) -> str:
 
 
 def _engine(database: str) -> Engine:
-    """Raises InvalidRequest for a URL that is none, Unavailable if nobody answers."""
+    """Raises InvalidRequest for a malformed URL, Unavailable if the database does not answer."""
     from tinymq.base.extras import required
 
     with required("tinymq outbox"):

@@ -128,8 +128,9 @@ class AsyncTransaction:
     async def abort(self, *, timeout: float | None = None) -> None:
         """Roll back: nothing that was sent will ever be visible. A second call does nothing.
 
-        `timeout` in seconds; request_timeout_ms if not given. Raises InvalidRequest if the transaction is committed.
-        After another error nothing is committed, either: the brokers roll the transaction back when its time is up.
+        `timeout` in seconds; request_timeout_ms if not given. Raises InvalidRequest if the transaction is committed,
+        and Fenced if the outcome of its commit was unknown and another program has taken the id: it stays unknown.
+        After another error nothing is committed: the brokers roll the transaction back when its time is up.
         """
         await self._core.abort(timeout=timeout)
 
