@@ -59,11 +59,12 @@ class Awaited:
     """A coroutine's future, for the thread that waits for it."""
 
     def __init__(self, threads: UserThreads, future: Future[Any]) -> None:
-        self.cancel = future.cancel
+        self.cancel, self.done = future.cancel, future.done
         self._thread = threads.running
         self._future = future
 
-    def result(self) -> Any:
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the result, longer than `timeout` if need be: a LoopThread would only ask again, for signals."""
         thread = self._thread
         assert thread is not None, "the loop would wait for itself"
         self._future.add_done_callback(lambda _: thread.wake())
