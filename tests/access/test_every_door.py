@@ -112,6 +112,9 @@ def of_transactions(s: Secured) -> dict[str, Any]:
         "Transactions.CommitTransaction": pb.CommitTransactionRequest(transactional_id="billing", transaction=BEGUN),
         "Transactions.AbortTransaction": pb.AbortTransactionRequest(transactional_id="billing", transaction=BEGUN),
         "Transactions.ResolveTransaction": pb.ResolveTransactionRequest(transaction=BEGUN, coordinator=0, commit=True),
+        "Transactions.OpenSet": pb.OpenSetRequest(application="billing", version=1, run="r"),
+        "Transactions.CommitSets": pb.CommitSetsRequest(application="billing", version=1),
+        "Transactions.DiscardSets": pb.DiscardSetsRequest(application="billing", transaction=BEGUN),
         "Transactions.ListTransactionalIds": pb.ListTransactionalIdsRequest(transactional_id="billing"),
     }
 

@@ -42,12 +42,15 @@ class Partitions:
         self.confirming: set[PartitionId] = {A, B}
         self.ended: list[tuple[TransactionId, PartitionId, bool]] = []
 
-    async def held(self, transaction: TransactionId, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:
+    async def held(
+        self, transaction: TransactionId, places: Collection[PartitionId], sets: Collection[int] | None = None
+    ) -> Mapping[PartitionId, int]:
         return {place: self.holding[place] for place in places if place in self.holding}
 
     async def end(
-        self, transaction: TransactionId, places: Collection[PartitionId], *, publish: bool
-    ) -> Collection[PartitionId]:
+        self, transaction: TransactionId, places: Collection[PartitionId], *, publish: bool,
+        sets: Collection[int] | None = None,
+    ) -> Collection[PartitionId]:  # fmt: skip
         self.ended += [(transaction, place, publish) for place in sorted(places)]
         return [place for place in places if place in self.confirming]
 
@@ -59,7 +62,7 @@ class Story:
         self.world = TransactionWorld(TransactionLife(1), loop)
         self.partitions = Partitions()
         for coordinator in self.world.coordinators.values():
-            coordinator._leaders = coordinator._ends._leaders = self.partitions
+            coordinator._held._leaders = coordinator._ends._leaders = self.partitions
 
     @property
     def at(self) -> TransactionCoordinator:

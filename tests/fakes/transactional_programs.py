@@ -107,6 +107,8 @@ def refused(kind: type[TinymqError]) -> Any:
 class Writer(Program):
     """A program that writes in its transactions."""
 
+    writer = 1  # its number in the transaction
+
     def __init__(self, cluster: Cluster, name: str) -> None:
         super().__init__(cluster, name)
         self.sent: dict[tuple[bytes, int], int] = {}  # batches of the present transaction, by partition
@@ -117,7 +119,9 @@ class Writer(Program):
 
     def batch(self, topic_id: bytes, partition: int, value: bytes, number: int, **fields: Any) -> pb.ProduceBatch:
         """The batch `number` of the present transaction in a partition: two records."""
-        place = pb.BatchTransaction(transaction=self.now, coordinator=self.owner.coordinator, writer=1, number=number)
+        place = pb.BatchTransaction(
+            transaction=self.now, coordinator=self.owner.coordinator, writer=self.writer, number=number
+        )
         return batch(topic_id, payload(2, value=value), 1, partition=partition, transaction=place, **fields)
 
     async def send(self, topic: str, topic_id: bytes, partition: int, value: bytes) -> None:

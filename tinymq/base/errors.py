@@ -5,7 +5,7 @@
     │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, InvalidFrame, UnsupportedVersion,
     │   │   WrongEventLoop
     │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer, VersionConflict, WrongKind, LeaseLost,
-    │       SessionEnded, TransactionAborted
+    │       SessionEnded, TransactionAborted, VersionReused
     ├── NotFound               UnknownTopic, UnknownPartition, UnknownChannel, UnknownGroup
     ├── AlreadyExists          TopicExists
     ├── Unavailable            nothing was done: try again (retriable)
@@ -107,10 +107,7 @@ class UnsupportedVersion(InvalidRequest):
 class WrongEventLoop(InvalidRequest):
     """An asynchronous client is used on an event loop that it does not belong to."""
 
-    default_hint = (
-        "use an AsyncClient only on the event loop that used it first, and make a new one for each asyncio.run; "
-        "a Client may be used from any thread"
-    )
+    default_hint = "use it on the loop that used it first, and make one for each asyncio.run; a Client suits any thread"
 
 
 class OffsetOutOfRange(InvalidRequest):
@@ -151,8 +148,7 @@ class WrongKind(InvalidRequest):
 
 
 class LeaseLost(InvalidRequest):
-    """The worker does not hold this record any more: its lease ran out, a seek moved the group, or somebody else has
-    settled it."""
+    """The worker does not hold this record now: its lease ran out, a seek moved the group, or others settled it."""
 
     default_hint = "the record is, or was, delivered again: make its handling idempotent, or lengthen lease_ms"
 
@@ -167,6 +163,10 @@ class TransactionAborted(InvalidRequest):
     """The transaction was rolled back, perhaps because its time was up: none of its records will ever be visible."""
 
     default_hint = "run the whole transaction again"
+
+
+class VersionReused(InvalidRequest):
+    """Another query has committed this version of the application, or a higher one. Nothing was written."""
 
 
 class NotFound(TinymqError):

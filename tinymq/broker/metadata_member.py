@@ -275,6 +275,7 @@ class MetadataMember:
     def _make_coordinator(self, queue: QueueRecord) -> CoordinatorReplica:
         replica = CoordinatorReplica(f"{queue.topic}/{queue.partition}", self.broker.address_of)
         replica.on_change, replica.on_decided = self.coordinator.on_change, self.transactions.on_decided
+        replica.on_sink_decided = self.transactions.sinks.on_decided
         replica.on_role = self._coordinator_role
         return replica
 

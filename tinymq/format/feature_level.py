@@ -90,6 +90,13 @@ TRANSACTION_COMMANDS: Mapping[str, int] = {
     "expire": TRANSACTIONS_LEVEL,
     "note_loss": TRANSACTIONS_LEVEL,
     "resolve": TRANSACTIONS_LEVEL,
+    "open_set": TRANSACTIONS_LEVEL,
+    "add_to_sets": TRANSACTIONS_LEVEL,
+    "commit_sets": TRANSACTIONS_LEVEL,
+    "discard_sets": TRANSACTIONS_LEVEL,
+    "confirm_sets": TRANSACTIONS_LEVEL,
+    "time_out_sets": TRANSACTIONS_LEVEL,
+    "expire_application": TRANSACTIONS_LEVEL,
 }
 """By the command's name in transaction.proto's TransactionCommand."""
 

@@ -35,6 +35,8 @@ REPEATED_MAX: dict[str, int] = {
     "AddPartitionsRequest.partitions": 1000,  # of one transaction
     "AddPartitionsRequest.offsets": 1000,
     "CommitTransactionRequest.partitions": 1000,
+    "CommitSetsRequest.partitions": 1000,
+    "CommitSetsRequest.writers": 10_000,
     "CreateGroupRequest.topics": 100,
     "CreateGroupRequest.settings": 64,
     "AlterGroupRequest.settings": 64,

@@ -579,6 +579,7 @@ class CoordinatorState(_message.Message):
     TRANSACTIONAL_IDS_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
     RESOLVED_FIELD_NUMBER: _builtins.int
+    APPLICATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___MembersState]:
         """by name"""
@@ -595,6 +596,10 @@ class CoordinatorState(_message.Message):
     def resolved(self) -> _containers.RepeatedCompositeFieldContainer[_transaction_pb2.ResolvedTransaction]:
         """in the order of the decisions"""
 
+    @_builtins.property
+    def applications(self) -> _containers.RepeatedCompositeFieldContainer[_transaction_pb2.ApplicationState]:
+        """of Spark's sink, by name"""
+
     def __init__(
         self,
         *,
@@ -602,10 +607,11 @@ class CoordinatorState(_message.Message):
         transactional_ids: _abc.Iterable[_transaction_pb2.TransactionalIdState] | None = ...,
         loss: _transaction_pb2.AcceptedLoss | None = ...,
         resolved: _abc.Iterable[_transaction_pb2.ResolvedTransaction] | None = ...,
+        applications: _abc.Iterable[_transaction_pb2.ApplicationState] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "loss", b"loss", "resolved", b"resolved", "transactional_ids", b"transactional_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applications", b"applications", "groups", b"groups", "loss", b"loss", "resolved", b"resolved", "transactional_ids", b"transactional_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2296,6 +2296,208 @@ class ResolveTransactionReply(_message.Message):
 Global___ResolveTransactionReply: _TypeAlias = ResolveTransactionReply  # noqa: Y015
 
 @_typing.final
+class OpenSetRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    TEMPORARY_FIELD_NUMBER: _builtins.int
+    application: _builtins.str
+    version: _builtins.int
+    """must be set"""
+    run: _builtins.str
+    """names one attempt at the whole version: all of its tasks share a transaction"""
+    query: _builtins.str
+    """id of the streaming query; "": a batch"""
+    timeout_ms: _builtins.int
+    """after the newest call its sets are dropped: 1 s to 7 days; 0: 24 h"""
+    temporary: _builtins.bool
+    """the name is never used again"""
+    def __init__(
+        self,
+        *,
+        application: _builtins.str = ...,
+        version: _builtins.int | None = ...,
+        run: _builtins.str = ...,
+        query: _builtins.str = ...,
+        timeout_ms: _builtins.int = ...,
+        temporary: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "application", b"application", "query", b"query", "run", b"run", "temporary", b"temporary", "timeout_ms", b"timeout_ms", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___OpenSetRequest: _TypeAlias = OpenSetRequest  # noqa: Y015
+
+@_typing.final
+class OpenSetReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    coordinator: _builtins.int
+    """number of the partition of __coordinator that has the application"""
+    writer: _builtins.int
+    """BatchTransaction.writer of this set"""
+    committed: _builtins.bool
+    """the version is committed, and there is nothing to write: the fields before are unset"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        coordinator: _builtins.int = ...,
+        writer: _builtins.int = ...,
+        committed: _builtins.bool = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "coordinator", b"coordinator", "error", b"error", "transaction", b"transaction", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenSetReply: _TypeAlias = OpenSetReply  # noqa: Y015
+
+@_typing.final
+class CommitSetsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    WRITERS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    VISIBLE_FIELD_NUMBER: _builtins.int
+    TEMPORARY_FIELD_NUMBER: _builtins.int
+    application: _builtins.str
+    version: _builtins.int
+    """must be set"""
+    query: _builtins.str
+    timeout_ms: _builtins.int
+    """as of CommitTransactionRequest, and the next one"""
+    visible: _builtins.bool
+    temporary: _builtins.bool
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef:
+        """unset: no task had a row"""
+
+    @_builtins.property
+    def writers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """the sets to publish, up to 10,000"""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]:
+        """every one that has batches of these sets, up to 1,000"""
+
+    def __init__(
+        self,
+        *,
+        application: _builtins.str = ...,
+        version: _builtins.int | None = ...,
+        query: _builtins.str = ...,
+        transaction: Global___TransactionRef | None = ...,
+        writers: _abc.Iterable[_builtins.int] | None = ...,
+        partitions: _abc.Iterable[Global___TransactionPartition] | None = ...,
+        timeout_ms: _builtins.int = ...,
+        visible: _builtins.bool = ...,
+        temporary: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "transaction", b"transaction", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "application", b"application", "partitions", b"partitions", "query", b"query", "temporary", b"temporary", "timeout_ms", b"timeout_ms", "transaction", b"transaction", "version", b"version", "visible", b"visible", "writers", b"writers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___CommitSetsRequest: _TypeAlias = CommitSetsRequest  # noqa: Y015
+
+@_typing.final
+class CommitSetsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VISIBLE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    visible: _builtins.bool
+    """all partitions show the records"""
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """unset: the version is committed, by this call or before"""
+
+    def __init__(
+        self,
+        *,
+        visible: _builtins.bool = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "visible", b"visible"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitSetsReply: _TypeAlias = CommitSetsReply  # noqa: Y015
+
+@_typing.final
+class DiscardSetsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLICATION_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    application: _builtins.str
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        application: _builtins.str = ...,
+        transaction: Global___TransactionRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiscardSetsRequest: _TypeAlias = DiscardSetsRequest  # noqa: Y015
+
+@_typing.final
+class DiscardSetsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiscardSetsReply: _TypeAlias = DiscardSetsReply  # noqa: Y015
+
+@_typing.final
 class SetConsumerRequest(_message.Message):
     """---- channels -------------------------------------------------------------------------------------"""
 

@@ -1365,6 +1365,21 @@ class TransactionsStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionReply.FromString,
                 _registered_method=True)
+        self.OpenSet = channel.unary_unary(
+                '/tinymq.v1.Transactions/OpenSet',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.OpenSetRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.OpenSetReply.FromString,
+                _registered_method=True)
+        self.CommitSets = channel.unary_unary(
+                '/tinymq.v1.Transactions/CommitSets',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.CommitSetsRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CommitSetsReply.FromString,
+                _registered_method=True)
+        self.DiscardSets = channel.unary_unary(
+                '/tinymq.v1.Transactions/DiscardSets',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.DiscardSetsRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DiscardSetsReply.FromString,
+                _registered_method=True)
 
 
 class TransactionsServicer:
@@ -1429,6 +1444,29 @@ class TransactionsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenSet(self, request, context):
+        """A task of Spark's sink begins to write (docs/spark-sink.md). Its application has a coordinator as an id has.
+        AddPartitions names the application in transactional_id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitSets(self, request, context):
+        """Commits a version: publishes the sets of some tasks, and drops all others up to this version. A version that is
+        committed already changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardSets(self, request, context):
+        """Drops all sets of a run that is not committed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TransactionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1471,6 +1509,21 @@ def add_TransactionsServicer_to_server(servicer, server):
                     servicer.ResolveTransaction,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionReply.SerializeToString,
+            ),
+            'OpenSet': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenSet,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.OpenSetRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.OpenSetReply.SerializeToString,
+            ),
+            'CommitSets': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitSets,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CommitSetsRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.CommitSetsReply.SerializeToString,
+            ),
+            'DiscardSets': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardSets,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DiscardSetsRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.DiscardSetsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1691,6 +1744,87 @@ class Transactions:
             '/tinymq.v1.Transactions/ResolveTransaction',
             tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.ResolveTransactionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenSet(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/OpenSet',
+            tinymq_dot_proto_dot_tinymq__pb2.OpenSetRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.OpenSetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitSets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/CommitSets',
+            tinymq_dot_proto_dot_tinymq__pb2.CommitSetsRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.CommitSetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardSets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Transactions/DiscardSets',
+            tinymq_dot_proto_dot_tinymq__pb2.DiscardSetsRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.DiscardSetsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -474,6 +474,16 @@ class TransactionsStub:
     """
     ResolveTransaction: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ResolveTransactionRequest, _tinymq_pb2.ResolveTransactionReply]
     """Decides for an operator about a transaction whose decision may be lost: at the coordinator, as the others."""
+    OpenSet: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.OpenSetRequest, _tinymq_pb2.OpenSetReply]
+    """A task of Spark's sink begins to write (docs/spark-sink.md). Its application has a coordinator as an id has.
+    AddPartitions names the application in transactional_id.
+    """
+    CommitSets: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.CommitSetsRequest, _tinymq_pb2.CommitSetsReply]
+    """Commits a version: publishes the sets of some tasks, and drops all others up to this version. A version that is
+    committed already changes nothing.
+    """
+    DiscardSets: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DiscardSetsRequest, _tinymq_pb2.DiscardSetsReply]
+    """Drops all sets of a run that is not committed."""
 
 @_typing.type_check_only
 class TransactionsAsyncStub(TransactionsStub):
@@ -501,6 +511,16 @@ class TransactionsAsyncStub(TransactionsStub):
     """
     ResolveTransaction: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ResolveTransactionRequest, _tinymq_pb2.ResolveTransactionReply]  # type: ignore[assignment]
     """Decides for an operator about a transaction whose decision may be lost: at the coordinator, as the others."""
+    OpenSet: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.OpenSetRequest, _tinymq_pb2.OpenSetReply]  # type: ignore[assignment]
+    """A task of Spark's sink begins to write (docs/spark-sink.md). Its application has a coordinator as an id has.
+    AddPartitions names the application in transactional_id.
+    """
+    CommitSets: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.CommitSetsRequest, _tinymq_pb2.CommitSetsReply]  # type: ignore[assignment]
+    """Commits a version: publishes the sets of some tasks, and drops all others up to this version. A version that is
+    committed already changes nothing.
+    """
+    DiscardSets: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DiscardSetsRequest, _tinymq_pb2.DiscardSetsReply]  # type: ignore[assignment]
+    """Drops all sets of a run that is not committed."""
 
 class TransactionsServicer(metaclass=_abc_1.ABCMeta):
     """Transactions of programs that own a transactional id: docs/transactions.md. Calls on an id go to its coordinator: the
@@ -573,6 +593,34 @@ class TransactionsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.ResolveTransactionReply, _abc.Awaitable[_tinymq_pb2.ResolveTransactionReply]]:
         """Decides for an operator about a transaction whose decision may be lost: at the coordinator, as the others."""
+
+    @_abc_1.abstractmethod
+    def OpenSet(
+        self,
+        request: _tinymq_pb2.OpenSetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.OpenSetReply, _abc.Awaitable[_tinymq_pb2.OpenSetReply]]:
+        """A task of Spark's sink begins to write (docs/spark-sink.md). Its application has a coordinator as an id has.
+        AddPartitions names the application in transactional_id.
+        """
+
+    @_abc_1.abstractmethod
+    def CommitSets(
+        self,
+        request: _tinymq_pb2.CommitSetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.CommitSetsReply, _abc.Awaitable[_tinymq_pb2.CommitSetsReply]]:
+        """Commits a version: publishes the sets of some tasks, and drops all others up to this version. A version that is
+        committed already changes nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def DiscardSets(
+        self,
+        request: _tinymq_pb2.DiscardSetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.DiscardSetsReply, _abc.Awaitable[_tinymq_pb2.DiscardSetsReply]]:
+        """Drops all sets of a run that is not committed."""
 
 def add_TransactionsServicer_to_server(servicer: TransactionsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

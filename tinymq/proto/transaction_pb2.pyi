@@ -41,6 +41,13 @@ class TransactionCommand(_message.Message):
     EXPIRE_FIELD_NUMBER: _builtins.int
     NOTE_LOSS_FIELD_NUMBER: _builtins.int
     RESOLVE_FIELD_NUMBER: _builtins.int
+    OPEN_SET_FIELD_NUMBER: _builtins.int
+    ADD_TO_SETS_FIELD_NUMBER: _builtins.int
+    COMMIT_SETS_FIELD_NUMBER: _builtins.int
+    DISCARD_SETS_FIELD_NUMBER: _builtins.int
+    CONFIRM_SETS_FIELD_NUMBER: _builtins.int
+    TIME_OUT_SETS_FIELD_NUMBER: _builtins.int
+    EXPIRE_APPLICATION_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     @_builtins.property
     def register(self) -> Global___RegisterOwner: ...
@@ -66,6 +73,22 @@ class TransactionCommand(_message.Message):
     def resolve(self) -> Global___ResolveTransaction:
         """of no transactional id"""
 
+    @_builtins.property
+    def open_set(self) -> Global___OpenSet:
+        """from here on, transactional_id is the name of a sink's application"""
+
+    @_builtins.property
+    def add_to_sets(self) -> Global___AddToSets: ...
+    @_builtins.property
+    def commit_sets(self) -> Global___CommitSets: ...
+    @_builtins.property
+    def discard_sets(self) -> Global___DiscardSets: ...
+    @_builtins.property
+    def confirm_sets(self) -> Global___ConfirmSets: ...
+    @_builtins.property
+    def time_out_sets(self) -> Global___TimeOutSets: ...
+    @_builtins.property
+    def expire_application(self) -> Global___ExpireApplication: ...
     def __init__(
         self,
         *,
@@ -80,12 +103,19 @@ class TransactionCommand(_message.Message):
         expire: Global___ExpireTransactionalId | None = ...,
         note_loss: Global___NoteLoss | None = ...,
         resolve: Global___ResolveTransaction | None = ...,
+        open_set: Global___OpenSet | None = ...,
+        add_to_sets: Global___AddToSets | None = ...,
+        commit_sets: Global___CommitSets | None = ...,
+        discard_sets: Global___DiscardSets | None = ...,
+        confirm_sets: Global___ConfirmSets | None = ...,
+        time_out_sets: Global___TimeOutSets | None = ...,
+        expire_application: Global___ExpireApplication | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "begin", b"begin", "command", b"command", "commit", b"commit", "confirm", b"confirm", "expire", b"expire", "note_loss", b"note_loss", "register", b"register", "resolve", b"resolve", "time_out", b"time_out"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "add_to_sets", b"add_to_sets", "begin", b"begin", "command", b"command", "commit", b"commit", "commit_sets", b"commit_sets", "confirm", b"confirm", "confirm_sets", b"confirm_sets", "discard_sets", b"discard_sets", "expire", b"expire", "expire_application", b"expire_application", "note_loss", b"note_loss", "open_set", b"open_set", "register", b"register", "resolve", b"resolve", "time_out", b"time_out", "time_out_sets", b"time_out_sets"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "begin", b"begin", "command", b"command", "commit", b"commit", "confirm", b"confirm", "expire", b"expire", "note_loss", b"note_loss", "register", b"register", "resolve", b"resolve", "time_out", b"time_out", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "add_to_sets", b"add_to_sets", "begin", b"begin", "command", b"command", "commit", b"commit", "commit_sets", b"commit_sets", "confirm", b"confirm", "confirm_sets", b"confirm_sets", "discard_sets", b"discard_sets", "expire", b"expire", "expire_application", b"expire_application", "note_loss", b"note_loss", "open_set", b"open_set", "register", b"register", "resolve", b"resolve", "time_out", b"time_out", "time_out_sets", b"time_out_sets", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register", "begin", "add", "commit", "abort", "confirm", "time_out", "expire", "note_loss", "resolve"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register", "begin", "add", "commit", "abort", "confirm", "time_out", "expire", "note_loss", "resolve", "open_set", "add_to_sets", "commit_sets", "discard_sets", "confirm_sets", "time_out_sets", "expire_application"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -402,6 +432,188 @@ class ResolveTransaction(_message.Message):
 Global___ResolveTransaction: _TypeAlias = ResolveTransaction  # noqa: Y015
 
 @_typing.final
+class OpenSet(_message.Message):
+    """A task of Spark's sink begins to stage a set of batches. All sets of one run and version are in one transaction, of
+    which each set is a writer.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    FRESH_PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    TIMEOUT_US_FIELD_NUMBER: _builtins.int
+    TEMPORARY_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    run: _builtins.str
+    """one attempt at the whole version; another one has another transaction"""
+    query: _builtins.str
+    """"": a batch"""
+    fresh_producer_id: _builtins.int
+    """never used before; names the transaction, if the set is its first"""
+    timeout_us: _builtins.int
+    """after the newest call for the transaction it is aborted"""
+    temporary: _builtins.bool
+    """nobody will use the application's name again"""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        run: _builtins.str = ...,
+        query: _builtins.str = ...,
+        fresh_producer_id: _builtins.int = ...,
+        timeout_us: _builtins.int = ...,
+        temporary: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fresh_producer_id", b"fresh_producer_id", "query", b"query", "run", b"run", "temporary", b"temporary", "timeout_us", b"timeout_us", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenSet: _TypeAlias = OpenSet  # noqa: Y015
+
+@_typing.final
+class AddToSets(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    """of the transaction"""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        topics: _abc.Iterable[Global___TopicPartitions] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer_id", b"producer_id", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddToSets: _TypeAlias = AddToSets  # noqa: Y015
+
+@_typing.final
+class CommitSets(_message.Message):
+    """Publishes these sets, and drops all others of the application up to this version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    SETS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    TEMPORARY_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    query: _builtins.str
+    producer_id: _builtins.int
+    """of the transaction; 0: no task had a row"""
+    temporary: _builtins.bool
+    @_builtins.property
+    def sets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """rising"""
+
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedCount]:
+        """`held`: of these sets alone"""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        query: _builtins.str = ...,
+        producer_id: _builtins.int = ...,
+        sets: _abc.Iterable[_builtins.int] | None = ...,
+        counts: _abc.Iterable[Global___StagedCount] | None = ...,
+        temporary: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "producer_id", b"producer_id", "query", b"query", "sets", b"sets", "temporary", b"temporary", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitSets: _TypeAlias = CommitSets  # noqa: Y015
+
+@_typing.final
+class DiscardSets(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiscardSets: _TypeAlias = DiscardSets  # noqa: Y015
+
+@_typing.final
+class ConfirmSets(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        topics: _abc.Iterable[Global___TopicPartitions] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer_id", b"producer_id", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmSets: _TypeAlias = ConfirmSets  # noqa: Y015
+
+@_typing.final
+class TimeOutSets(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimeOutSets: _TypeAlias = TimeOutSets  # noqa: Y015
+
+@_typing.final
+class ExpireApplication(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireApplication: _TypeAlias = ExpireApplication  # noqa: Y015
+
+@_typing.final
 class TransactionalIdState(_message.Message):
     """---- the state ------------------------------------------------------------------------------------------"""
 
@@ -572,6 +784,104 @@ class TransactionState(_message.Message):
 Global___TransactionState: _TypeAlias = TransactionState  # noqa: Y015
 
 @_typing.final
+class ApplicationState(_message.Message):
+    """An application of Spark's sink: txnAppId, or the id of a query."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    COMMITTED_VERSION_FIELD_NUMBER: _builtins.int
+    COMMITTED_QUERY_FIELD_NUMBER: _builtins.int
+    USED_US_FIELD_NUMBER: _builtins.int
+    TEMPORARY_FIELD_NUMBER: _builtins.int
+    TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    QUERY_SINCE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    committed_version: _builtins.int
+    """the newest one; absent: none"""
+    committed_query: _builtins.str
+    used_us: _builtins.int
+    """append time of the newest call"""
+    temporary: _builtins.bool
+    query_since: _builtins.int
+    """the first version of this query, without another query's between"""
+    @_builtins.property
+    def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SetsState]:
+        """that are not over, by producer id"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        committed_version: _builtins.int | None = ...,
+        committed_query: _builtins.str = ...,
+        used_us: _builtins.int = ...,
+        temporary: _builtins.bool = ...,
+        transactions: _abc.Iterable[Global___SetsState] | None = ...,
+        query_since: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_version", b"_committed_version", "committed_version", b"committed_version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_version", b"_committed_version", "committed_query", b"committed_query", "committed_version", b"committed_version", "name", b"name", "query_since", b"query_since", "temporary", b"temporary", "transactions", b"transactions", "used_us", b"used_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__committed_version: _TypeAlias = _typing.Literal["committed_version"]  # noqa: Y015
+    _WhichOneofArgType__committed_version: _TypeAlias = _typing.Literal["_committed_version", b"_committed_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_version) -> _WhichOneofReturnType__committed_version | None: ...
+
+Global___ApplicationState: _TypeAlias = ApplicationState  # noqa: Y015
+
+@_typing.final
+class SetsState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    TIMEOUT_US_FIELD_NUMBER: _builtins.int
+    UNTIL_US_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    UNCONFIRMED_FIELD_NUMBER: _builtins.int
+    SETS_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    version: _builtins.int
+    run: _builtins.str
+    timeout_us: _builtins.int
+    until_us: _builtins.int
+    """append time at which it is aborted if it is still open"""
+    opened: _builtins.int
+    """sets: the number of the next one"""
+    phase: Global___TransactionState.Phase.ValueType
+    @_builtins.property
+    def unconfirmed(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
+        """by topic id"""
+
+    @_builtins.property
+    def sets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """committed: those to publish, rising"""
+
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        version: _builtins.int = ...,
+        run: _builtins.str = ...,
+        timeout_us: _builtins.int = ...,
+        until_us: _builtins.int = ...,
+        opened: _builtins.int = ...,
+        phase: Global___TransactionState.Phase.ValueType = ...,
+        unconfirmed: _abc.Iterable[Global___TopicPartitions] | None = ...,
+        sets: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["opened", b"opened", "phase", b"phase", "producer_id", b"producer_id", "run", b"run", "sets", b"sets", "timeout_us", b"timeout_us", "unconfirmed", b"unconfirmed", "until_us", b"until_us", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetsState: _TypeAlias = SetsState  # noqa: Y015
+
+@_typing.final
 class TransactionRequest(_message.Message):
     """---- between brokers: Request.method "transactions" -----------------------------------------------------"""
 
@@ -611,21 +921,27 @@ class HeldRequest(_message.Message):
 
     TRANSACTION_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    WRITERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def transaction(self) -> Global___TransactionRef: ...
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
         """up to 1,000 partitions, by topic id"""
 
+    @_builtins.property
+    def writers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of which entries are counted; none: of all"""
+
     def __init__(
         self,
         *,
         transaction: Global___TransactionRef | None = ...,
         topics: _abc.Iterable[Global___TopicPartitions] | None = ...,
+        writers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics", "transaction", b"transaction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics", "transaction", b"transaction", "writers", b"writers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -640,6 +956,7 @@ class EndRequest(_message.Message):
     TRANSACTION_FIELD_NUMBER: _builtins.int
     PUBLISH_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    WRITERS_FIELD_NUMBER: _builtins.int
     publish: _builtins.bool
     @_builtins.property
     def transaction(self) -> Global___TransactionRef: ...
@@ -647,16 +964,21 @@ class EndRequest(_message.Message):
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
         """as above"""
 
+    @_builtins.property
+    def writers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """whose entries are published, the others' being dropped; none: of all"""
+
     def __init__(
         self,
         *,
         transaction: Global___TransactionRef | None = ...,
         publish: _builtins.bool = ...,
         topics: _abc.Iterable[Global___TopicPartitions] | None = ...,
+        writers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["publish", b"publish", "topics", b"topics", "transaction", b"transaction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["publish", b"publish", "topics", b"topics", "transaction", b"transaction", "writers", b"writers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

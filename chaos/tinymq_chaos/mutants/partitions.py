@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from tinymq.base.errors import NotLeader, TinymqError
@@ -338,8 +338,10 @@ def staged_batches_take_no_room(p: Patches) -> None:
 
 @mutant("an end names all batches in the log", test=f"{LED}an_end_names_the_batches_that_are_not_applied_yet_too")
 @replaces(Staging.entries_of)
-def ends_name_what_is_applied(real: Any, self: Staging, transaction: TransactionId) -> Sequence[StagedEntry]:
-    return list(real(self, transaction))[: self.held(transaction)]
+def ends_name_what_is_applied(
+    real: Any, self: Staging, transaction: TransactionId, sets: Collection[int] | None = None
+) -> Sequence[StagedEntry]:
+    return list(real(self, transaction, sets))[: self.held(transaction)]
 
 
 @mutant(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from tinymq.base.types import GroupId, PartitionId, TopicId
 from tinymq.broker.coordinator.transaction_calls import METHOD, TransactionCalls
 from tinymq.broker.coordinator.transaction_coordinator import Question
 from tinymq.broker.state.staged import TransactionId
-from tinymq.broker.transactions.commands import pack_places, pack_ref
+from tinymq.broker.transactions.message_parts import pack_places, pack_ref
 from tinymq.broker.transactions.rules import PARTITIONS_MAX, Standing
 from tinymq.proto import transaction_pb2 as pb
 
@@ -28,18 +28,18 @@ class Led:
 
     def __init__(self, held: int = 0, error: TinymqError | None = None) -> None:
         self.count, self.error = held, error
-        self.ended: list[tuple[TransactionId, bool]] = []
+        self.ended: list[tuple[TransactionId, bool, Collection[int] | None]] = []
 
-    async def held(self, transaction: TransactionId) -> int:
+    async def held(self, transaction: TransactionId, sets: Collection[int] | None = None) -> int:
         assert transaction == T
         if self.error is not None:
             raise self.error
-        return self.count
+        return self.count if sets is None else len(sets)
 
-    async def end(self, transaction: TransactionId, *, publish: bool) -> None:
+    async def end(self, transaction: TransactionId, *, publish: bool, sets: Collection[int] | None = None) -> None:
         if self.error is not None:
             raise self.error
-        self.ended.append((transaction, publish))
+        self.ended.append((transaction, publish, sets))
 
 
 class Coordinator:
@@ -113,7 +113,15 @@ def test_an_end_reaches_every_leader_and_is_confirmed_where_it_is_applied(publis
     cluster.broker(2, {A: led})
     cluster.broker(3, {B: failed})
     assert set(asyncio.run(calls.end(T, [A, B], publish=publish))) == {A}
-    assert led.ended == [(T, publish)]
+    assert led.ended == [(T, publish, None)]
+
+
+def test_leaders_are_told_of_which_sets_a_call_is() -> None:
+    cluster, led = Cluster(), Led(9)
+    calls = cluster.broker(1, {A: led})
+    assert asyncio.run(calls.held(T, [A], [0, 300])) == {A: 2}
+    asyncio.run(calls.end(T, [A], publish=True, sets=(0, 300)))
+    assert led.ended == [(T, True, {0, 300})]
 
 
 @pytest.mark.parametrize("standing", Standing)

@@ -405,6 +405,32 @@ def test_an_end_names_the_batches_that_are_not_applied_yet_too() -> None:
     story(tell)
 
 
+@pytest.mark.parametrize(("sets", "named", "publishes"), [((0, 2), [1, 3], True), ((5,), [], False)])
+def test_an_end_publishes_some_sets_and_drops_the_others(
+    sets: tuple[int, ...], named: list[int], publishes: bool
+) -> None:
+    """A partition to which none of them wrote drops all that it has."""
+
+    async def tell(leader: Leader) -> None:
+        await leader.staged()
+        for writer in (1, 2):
+            stored = SentBatch(StagedBatch(T, writer, 0), COORDINATOR, b"x", 1, 0, 0)
+            task = asyncio.ensure_future(leader.led.stage(stored))
+            await turns()
+            await leader.apply()
+            await task
+        assert (await leader.led.held(T), await leader.led.held(T, sets)) == (3, len(named))
+        end = asyncio.ensure_future(leader.led.end(T, publish=True, sets=sets))
+        await turns()
+        assert leader.ended == named
+        await leader.apply()
+        await end
+        assert leader.entries[3:] == [(T, None, publishes)]
+        assert leader.led.staging.is_idle
+
+    story(tell)
+
+
 def test_batches_that_wait_are_bounded_in_bytes() -> None:
     async def tell(leader: Leader) -> None:
         half = WAITING_BYTES_MAX // 2

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.broker.transactions.test_sink_applications import GOLDEN as GOLDEN_OF_SINKS
 from tinymq.base.errors import CorruptData
 from tinymq.base.types import PartitionId
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
@@ -29,7 +30,7 @@ from tinymq.broker.transactions.commands import (
 )
 from tinymq.broker.transactions.rules import EXPIRY_US, Refusal, Standing
 from tinymq.broker.transactions.transactional_id import Phase, TransactionalId
-from tinymq.broker.transactions.transactional_ids import TransactionalIds
+from tinymq.broker.transactions.transactional_ids import Applied, TransactionalIds
 from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 from tinymq.proto import group_pb2 as group_pb
 from tinymq.proto import transaction_pb2 as pb
@@ -76,7 +77,7 @@ class Ids:
 
     def apply(self, command: Command, now_us: int = 0, name: str = ID) -> TransactionalId | Refusal | None:
         applied = self.ids.apply(pack_command(name, command), now_us)
-        assert applied is not None
+        assert isinstance(applied, Applied)
         assert applied.name == name
         return applied.result
 
@@ -121,7 +122,8 @@ def test_each_command_has_the_bytes_that_were_written_down(kind: str) -> None:
 
 
 def test_every_command_is_written_down() -> None:
-    assert set(GOLDEN) == {field.name for field in pb.TransactionCommand.DESCRIPTOR.oneofs_by_name["command"].fields}
+    fields = pb.TransactionCommand.DESCRIPTOR.oneofs_by_name["command"].fields
+    assert set(GOLDEN) | set(GOLDEN_OF_SINKS) == {field.name for field in fields}
 
 
 def test_the_state_has_the_bytes_that_were_written_down_and_comes_back_from_them() -> None:

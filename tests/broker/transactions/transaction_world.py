@@ -159,7 +159,7 @@ def carry_out(coordinator: bytes, payload: bytes, now_us: int) -> tuple[bytes, A
     """Apply a command: the snapshot of the state after it, and its result."""
     ids = machine(coordinator)
     applied = ids.apply(payload, now_us)
-    assert applied is not None, "the command does not parse"
+    assert isinstance(applied, Applied), "the command does not parse"
     stored = pb.CoordinatorState()
     ids.dump_into(stored)
     return stored.SerializeToString(deterministic=True), applied

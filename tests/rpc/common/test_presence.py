@@ -80,6 +80,7 @@ ABSENT_IS_ZERO = {
     "BatchTransaction.writer": "the only one, or the first",
     "ListTransactionalIdsRequest.limit": "the broker's own",
     "ListHungTransactionsRequest.limit": "the broker's own",
+    "CommitSetsRequest.writers": "none: no task had a row",
     "FeatureLevelRequest.action": "shows",
     "FeatureLevelRequest.level": "the present one",
 }

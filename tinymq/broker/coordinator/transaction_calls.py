@@ -17,7 +17,7 @@ from tinymq.base.types import GroupId, PartitionId, TopicId
 from tinymq.broker.coordinator.transaction_coordinator import Question, TransactionCoordinator
 from tinymq.broker.groups.groups import Peers
 from tinymq.broker.state.staged import TransactionId
-from tinymq.broker.transactions.commands import pack_places, pack_ref, parse_ref
+from tinymq.broker.transactions.message_parts import pack_places, pack_ref, parse_ref
 from tinymq.broker.transactions.rules import PARTITIONS_MAX, Standing
 from tinymq.proto import transaction_pb2 as pb
 
@@ -39,11 +39,11 @@ class LedPartition(Protocol):
     """A partition as its leader answers for it. Both calls raise NotLeader or DeadlineExceeded unless the leader has
     applied the first entry of its own term, and a majority has confirmed since the call that it leads."""
 
-    async def held(self, transaction: TransactionId) -> int:
-        """How many staged entries of the transaction are applied."""
+    async def held(self, transaction: TransactionId, sets: Collection[int] | None = None) -> int:
+        """How many staged entries of the transaction, or of these sets in it, are applied."""
         ...
 
-    async def end(self, transaction: TransactionId, *, publish: bool) -> None:
+    async def end(self, transaction: TransactionId, *, publish: bool, sets: Collection[int] | None = None) -> None:
         """Return once the end is applied, or certain that nothing of the transaction is here. Raises OutcomeUnknown."""
         ...
 
@@ -64,23 +64,34 @@ class TransactionCalls:
 
     # ---- the coordinator's calls
 
-    async def held(self, transaction: TransactionId, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:
-        """How many staged entries each partition has applied. Partitions that do not answer are missing."""
+    async def held(
+        self, transaction: TransactionId, places: Collection[PartitionId], sets: Collection[int] | None = None
+    ) -> Mapping[PartitionId, int]:
+        """How many staged entries each partition has applied, of all writers or of some sets. Partitions that do not
+        answer are missing."""
 
         def request(some: Sequence[PartitionId]) -> pb.TransactionRequest:
-            held = pb.HeldRequest(transaction=pack_ref(transaction), topics=pack_places(some))
+            held = pb.HeldRequest(transaction=pack_ref(transaction), topics=pack_places(some), writers=sets)
             return pb.TransactionRequest(held=held)
 
         answers = await self._ask_leaders(places, request, HELD_S)
         return {place: answer.held for place, answer in answers.items()}
 
     async def end(
-        self, transaction: TransactionId, places: Collection[PartitionId], *, publish: bool
+        self,
+        transaction: TransactionId,
+        places: Collection[PartitionId],
+        *,
+        publish: bool,
+        sets: Collection[int] | None = None,
     ) -> Collection[PartitionId]:
-        """Publish or discard the transaction's entries. Returns the partitions in which that is applied."""
+        """Publish the transaction's entries, or those of some sets alone, or discard them. Returns the partitions in
+        which that is applied."""
 
         def request(some: Sequence[PartitionId]) -> pb.TransactionRequest:
-            end = pb.EndRequest(transaction=pack_ref(transaction), publish=publish, topics=pack_places(some))
+            end = pb.EndRequest(
+                transaction=pack_ref(transaction), publish=publish, topics=pack_places(some), writers=sets
+            )
             return pb.TransactionRequest(end=end)
 
         return (await self._ask_leaders(places, request, END_S)).keys()
@@ -144,10 +155,11 @@ class TransactionCalls:
             raise InvalidRequest("a request about transactions that does not parse") from None
         match request.WhichOneof("request"):
             case "held":
-                return await self._answer_each(request.held.topics, self._held(parse_ref(request.held.transaction)))
+                asked = request.held
+                return await self._answer_each(asked.topics, self._held(parse_ref(asked.transaction), asked.writers))
             case "end":
                 told = request.end
-                return await self._answer_each(told.topics, self._end(parse_ref(told.transaction), told.publish))
+                return await self._answer_each(told.topics, self._end(told))
             case "standing":
                 return await self._standing(request.standing)
         raise InvalidRequest("an empty or unknown request about transactions")
@@ -170,17 +182,21 @@ class TransactionCalls:
         answers = await asyncio.gather(*(one(place) for place in places))
         return pb.PartitionReply(answers=answers).SerializeToString()
 
-    def _held(self, transaction: TransactionId) -> Callable[[LedPartition], Awaitable[pb.PartitionAnswer]]:
+    def _held(
+        self, transaction: TransactionId, writers: Sequence[int]
+    ) -> Callable[[LedPartition], Awaitable[pb.PartitionAnswer]]:
+        sets = _some(writers)
+
         async def answer(partition: LedPartition) -> pb.PartitionAnswer:
-            return pb.PartitionAnswer(held=await partition.held(transaction))
+            return pb.PartitionAnswer(held=await partition.held(transaction, sets))
 
         return answer
 
-    def _end(
-        self, transaction: TransactionId, publish: bool
-    ) -> Callable[[LedPartition], Awaitable[pb.PartitionAnswer]]:
+    def _end(self, told: pb.EndRequest) -> Callable[[LedPartition], Awaitable[pb.PartitionAnswer]]:
+        transaction, sets = parse_ref(told.transaction), _some(told.writers)
+
         async def answer(partition: LedPartition) -> pb.PartitionAnswer:
-            await partition.end(transaction, publish=publish)
+            await partition.end(transaction, publish=told.publish, sets=sets)
             return pb.PartitionAnswer()
 
         return answer
@@ -194,6 +210,11 @@ class TransactionCalls:
         ]
         standings = await self._coordinator.standing(request.coordinator, questions)
         return pb.StandingReply(standings=[_STANDINGS[each] for each in standings]).SerializeToString()
+
+
+def _some(writers: Sequence[int]) -> frozenset[int] | None:
+    """The sets of a request that names some. None: it is about all writers."""
+    return frozenset(writers) or None
 
 
 def _check_count(count: int) -> None:

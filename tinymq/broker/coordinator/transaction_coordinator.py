@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import structlog
 
-from tinymq.base.clock import Clock, within
+from tinymq.base.clock import Clock
 from tinymq.base.errors import (
-    DeadlineExceeded,
     InvalidRequest,
     NotFound,
     NotLeader,
@@ -25,9 +24,12 @@ from tinymq.base.errors import (
 )
 from tinymq.base.meter import Meter
 from tinymq.base.types import PartitionId, check_transactional_id, transaction_name
+from tinymq.broker.coordinator.changes import Changes
 from tinymq.broker.coordinator.coordinator import coordinator_of
+from tinymq.broker.coordinator.held_counts import HeldCounts
 from tinymq.broker.coordinator.led_replicas import LedReplicas, Replicas, confirm
-from tinymq.broker.coordinator.transaction_ends import PartitionLeaders, TransactionEnds
+from tinymq.broker.coordinator.sink_coordinator import SinkCoordinator
+from tinymq.broker.coordinator.transaction_ends import IdDecisions, PartitionLeaders, TransactionEnds
 from tinymq.broker.coordinator.transaction_errors import error_of, resolution_error
 from tinymq.broker.coordinator.transaction_topics import TransactionTopics
 from tinymq.broker.coordinator.unfinished import Unfinished, UnfinishedWatch
@@ -55,7 +57,6 @@ from tinymq.format.feature_level import TRANSACTIONS_LEVEL
 from tinymq.registry.service import RegistryService
 
 TIMEOUT_US_MIN = 1_000_000  # of a transaction
-RETRY_S = 0.2  # between two questions to partitions' leaders
 EXPIRE_EVERY_S = 60.0
 
 logger = structlog.get_logger("tinymq.broker")
@@ -87,12 +88,13 @@ class TransactionCoordinator:
         self._topics = TransactionTopics(registry)
         self._replicas = replicas
         self._producer_ids = producer_ids
-        self._leaders = leaders
         self._clock = clock
         self._meter = meter
         self._led = LedReplicas(replicas, self._advance, clock)
-        self._ends = TransactionEnds(leaders, self._topics, self._wake)
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # calls that wait for a decision or its end, by id
+        self._changes = Changes(clock)
+        self._ends = TransactionEnds(IdDecisions(), leaders, self._topics, self._changes.wake)
+        self._held = HeldCounts(leaders, self._topics, clock)
+        self.sinks = SinkCoordinator(self.find, self._topics, producer_ids, leaders, clock)
         self._expired_s: dict[str, float] = {}  # monotonic time of the newest search for expired ids, by replica
         self._watches: dict[str, UnfinishedWatch] = {}  # by replica
 
@@ -102,17 +104,18 @@ class TransactionCoordinator:
     async def stop(self) -> None:
         await self._led.stop()
         await self._ends.stop()
+        await self.sinks.stop()
 
     def on_decided(self, replica: CoordinatorReplica, name: str) -> None:
         """A command on a transactional id is applied: tell the partitions of a decision, and wake waiting calls."""
         if replica.leading:
             self._ends.send(replica, name)
-        self._wake(name)
+        self._changes.wake(name)
 
     def on_role(self, replica: CoordinatorReplica) -> None:
         """A replica began to lead, or stopped."""
-        for name in list(self._waiting):
-            self._wake(name)
+        self._changes.wake_all()
+        self.sinks.on_role()
 
     # ---- what owners ask ----------------------------------------------------------------------------------------
 
@@ -122,7 +125,7 @@ class TransactionCoordinator:
         Raises InvalidName, NotLeader, NotReady, QuotaExceeded (too many ids, or unfinished transactions), and
         OutcomeUnknown: register again.
         """
-        replica = self._find(check_transactional_id(name))
+        replica = self.find(check_transactional_id(name))
         fresh_producer_id = await self._producer_ids.take()
         for _ in range(BLOCK):  # after a loss: ids of a block from before it were perhaps used
             if fresh_producer_id >= replica.transactional_ids.loss.fresh_producer_id:
@@ -142,7 +145,7 @@ class TransactionCoordinator:
         if not TIMEOUT_US_MIN <= timeout_us <= TIMEOUT_US_MAX:
             bounds = f"{TIMEOUT_US_MIN // 1_000_000} s to {TIMEOUT_US_MAX // 60_000_000} min"
             raise InvalidRequest(f"a time-out of {timeout_us / 1e6:g} s", hint=f"transactions may last {bounds}")
-        state = await self._decide(self._find(name), name, Begin(*owner, timeout_us), ends_open="replaced")
+        state = await self._decide(self.find(name), name, Begin(*owner, timeout_us), ends_open="replaced")
         return TransactionId(*owner, state.number)
 
     async def add(self, name: str, transaction: TransactionId, places: Collection[PartitionId]) -> None:
@@ -152,7 +155,11 @@ class TransactionCoordinator:
         partitions; Fenced, TransactionAborted, NotLeader, NotReady, QuotaExceeded, OutcomeUnknown.
         """
         await self._topics.check(places)
-        await self._decide(self._find(name), name, Add(transaction, frozenset(places)))
+        replica = self.find(name)
+        if replica.transactional_ids.sinks.knows(transaction):
+            await self.sinks.add(name, transaction, places)
+        else:
+            await self._decide(replica, name, Add(transaction, frozenset(places)))
 
     async def commit(
         self, name: str, transaction: TransactionId, expected: Mapping[PartitionId, int], decide_s: float
@@ -164,8 +171,13 @@ class TransactionCoordinator:
         leaders of its partitions have not answered within `decide_s` seconds, and the transaction is still open;
         Fenced, NotLeader, NotReady; OutcomeUnknown, after which the call may be repeated.
         """
-        replica = self._find(name)
-        held = await self._held(replica, name, transaction, decide_s)
+        replica = self.find(name)
+
+        def places_now() -> frozenset[PartitionId] | None:
+            found = _open(replica, name, transaction)
+            return None if found is None else found.unconfirmed
+
+        held = await self._held.ask(replica, transaction, places_now, decide_s)
         result = await replica.decide(name, Commit(transaction, expected, held))
         if isinstance(result, TransactionalId):
             result = rules.outcome(result, transaction)
@@ -180,7 +192,7 @@ class TransactionCoordinator:
         """Roll a transaction back. It may be called again. Raises InvalidRequest if the transaction is committed;
         Fenced, NotLeader, NotReady, OutcomeUnknown."""
         try:
-            await self._decide(self._find(name), name, Abort(transaction), ends_open="rolled_back")
+            await self._decide(self.find(name), name, Abort(transaction), ends_open="rolled_back")
         except TransactionAborted:
             return
 
@@ -189,7 +201,7 @@ class TransactionCoordinator:
 
         Raises NotFound, NotLeader, NotReady, DeadlineExceeded, OutcomeUnknown.
         """
-        replica = self._find(name)
+        replica = self.find(name)
         await confirm(replica)
         state = replica.transactional_ids.states.get(name)
         if state is None:
@@ -217,10 +229,10 @@ class TransactionCoordinator:
         this broker does not lead any more."""
         until_s = self._clock.monotonic() + timeout_s
         try:
-            while found := rules.find(self._find(name).transactional_ids.states[name], transaction):
+            while found := rules.find(self.find(name).transactional_ids.states[name], transaction):
                 if self._ends.have_applied(transaction, found.unconfirmed):
                     return True  # without the sync that notes it
-                await self._changed(name, until_s - self._clock.monotonic())
+                await self._changes.wait(name, until_s - self._clock.monotonic())
         except KeyError:
             return True  # the id has expired since: its transactions are over
         except TinymqError:
@@ -271,7 +283,7 @@ class TransactionCoordinator:
 
     # ---- the replicas of this broker ------------------------------------------------------------------------------
 
-    def _find(self, name: str) -> CoordinatorReplica:
+    def find(self, name: str) -> CoordinatorReplica:
         """This broker's replica of the partition that has the transactional id. Raises NotLeader unless it leads."""
         return self._replica(None, name)
 
@@ -308,30 +320,6 @@ class TransactionCoordinator:
             self._meter.transaction_decided(ends_open)
         return result
 
-    # ---- before a decision ----------------------------------------------------------------------------------------
-
-    async def _held(
-        self, replica: CoordinatorReplica, name: str, transaction: TransactionId, decide_s: float
-    ) -> Mapping[PartitionId, int]:
-        """What each partition of an open transaction holds. Deleted partitions are missing, and hold nothing.
-
-        Empty for a transaction that is not open here: the command tells why. Raises DeadlineExceeded, NotLeader.
-        """
-        until_s = self._clock.monotonic() + decide_s
-        held: dict[PartitionId, int] = {}
-        while (found := _open(replica, name, transaction)) is not None:
-            missing = found.unconfirmed - held.keys()
-            if missing:
-                held |= await self._leaders.held(transaction, missing)
-                missing -= held.keys()
-            if not missing or await self._topics.deleted(missing):
-                return held
-            if self._clock.monotonic() >= until_s:
-                raise DeadlineExceeded(f"{len(missing)} partitions have not said what they hold of the transaction")
-            await self._clock.sleep(RETRY_S)
-            replica.check_leading()
-        return {}
-
     # ---- time -------------------------------------------------------------------------------------------------------
 
     async def _advance(self, replica: CoordinatorReplica) -> None:
@@ -342,6 +330,7 @@ class TransactionCoordinator:
             await self._note_loss(replica)
             self._check_loss_noted(replica)
             now_us = replica.group.append_time_now_us()
+            await self.sinks.advance(replica, now_us)
             for name in list(replica.transactional_ids.unfinished):
                 state = replica.transactional_ids.states[name]
                 if rules.time_out(state, now_us) is not state:
@@ -353,6 +342,7 @@ class TransactionCoordinator:
             self._watch(replica, now_us, now_s)
             if now_s - self._expired_s.get(replica.name, 0.0) >= EXPIRE_EVERY_S:
                 self._expired_s[replica.name] = now_s
+                await self.sinks.expire(replica, now_us)
                 for name, state in list(replica.transactional_ids.states.items()):
                     if rules.is_expired(state, now_us):
                         await replica.decide(name, Expire())
@@ -371,25 +361,6 @@ class TransactionCoordinator:
             fresh = await self._registry.take_producer_ids(1)  # above all that any broker has taken
             await replica.decide("", NoteLoss(epoch, fresh.start))
             logger.warning("coordinator_lost_decisions", replica=replica.name, recovery_epoch=epoch)
-
-    # ---- waiting ----------------------------------------------------------------------------------------------------
-
-    async def _changed(self, name: str, timeout_s: float) -> None:
-        """Wait until a command on the id is applied, or this broker's part changes. Raises DeadlineExceeded."""
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(name, set())
-        waiting.add(changed)
-        try:
-            await within(self._clock, changed, max(0.0, timeout_s), DeadlineExceeded("nothing changed in time"))
-        finally:
-            waiting.discard(changed)
-            if not waiting and self._waiting.get(name) is waiting:
-                del self._waiting[name]
-
-    def _wake(self, name: str) -> None:
-        for each in self._waiting.pop(name, ()):
-            if not each.done():
-                each.set_result(None)
 
 
 def _open(replica: CoordinatorReplica, name: str, transaction: TransactionId) -> Transaction | None:

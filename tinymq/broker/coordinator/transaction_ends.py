@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -28,22 +28,76 @@ class PartitionLeaders(Protocol):
     of its own term and a majority has confirmed, since the call, that it leads.
     """
 
-    async def held(self, transaction: TransactionId, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:
-        """How many staged entries of the transaction each partition has applied."""
+    async def held(
+        self, transaction: TransactionId, places: Collection[PartitionId], sets: Collection[int] | None = None
+    ) -> Mapping[PartitionId, int]:
+        """How many staged entries of the transaction, or of these sets in it, each partition has applied."""
         ...
 
     async def end(
-        self, transaction: TransactionId, places: Collection[PartitionId], *, publish: bool
+        self,
+        transaction: TransactionId,
+        places: Collection[PartitionId],
+        *,
+        publish: bool,
+        sets: Collection[int] | None = None,
     ) -> Collection[PartitionId]:
-        """Publish or discard the transaction's entries. Returns the partitions in which that is applied."""
+        """Publish the transaction's entries, or those of these sets alone, or discard them. Returns the partitions in
+        which that is applied."""
         ...
+
+
+class DecidedEnd(NamedTuple):
+    """What partitions have to be told of one transaction."""
+
+    transaction: TransactionId
+    places: Sequence[PartitionId]
+    publish: bool
+    sets: Sequence[int] | None = None  # those to publish, of Spark's sink
+
+
+class Decisions(Protocol):
+    """The transactions of one kind that are decided, in the applied state of a replica."""
+
+    def ends(self, replica: CoordinatorReplica, name: str) -> Iterable[DecidedEnd]:
+        """The ends that partitions have not confirmed."""
+        ...
+
+    async def confirm(
+        self, replica: CoordinatorReplica, name: str, transaction: TransactionId, places: frozenset[PartitionId]
+    ) -> None:
+        """Note that partitions have applied an end. Raises as CoordinatorReplica.decide."""
+        ...
+
+
+class IdDecisions:
+    """The transactions of transactional ids."""
+
+    def ends(self, replica: CoordinatorReplica, name: str) -> Iterable[DecidedEnd]:
+        state = replica.transactional_ids.states.get(name)
+        places: dict[tuple[TransactionId, bool], list[PartitionId]] = {}
+        for end in rules.ends(state) if state is not None else ():
+            places.setdefault((end.transaction, end.publish), []).append(end.place)
+        return [DecidedEnd(transaction, some, publish) for (transaction, publish), some in places.items()]
+
+    async def confirm(
+        self, replica: CoordinatorReplica, name: str, transaction: TransactionId, places: frozenset[PartitionId]
+    ) -> None:
+        await replica.decide(name, Confirm(transaction, places))
 
 
 class TransactionEnds:
     """The ends that this broker sends for the partitions of `__coordinator` that it leads."""
 
-    def __init__(self, leaders: PartitionLeaders, topics: TransactionTopics, on_ended: Callable[[str], None]) -> None:
-        """`on_ended` gets the id of a transaction, part of whose partitions have applied its end."""
+    def __init__(
+        self,
+        decisions: Decisions,
+        leaders: PartitionLeaders,
+        topics: TransactionTopics,
+        on_ended: Callable[[str], None],
+    ) -> None:
+        """`on_ended` gets the name of whose transaction it is, part of whose partitions have applied its end."""
+        self._decisions = decisions
         self._leaders = leaders
         self._topics = topics
         self._on_ended = on_ended
@@ -62,31 +116,21 @@ class TransactionEnds:
         return ended is not None and ended.issuperset(places)
 
     def send(self, replica: CoordinatorReplica, name: str) -> None:
-        """Tell the partitions of the decided transactions of an id, unless that is under way."""
-        state = replica.transactional_ids.states.get(name)
-        places: dict[tuple[TransactionId, bool], list[PartitionId]] = {}
-        for end in rules.ends(state) if state is not None else ():
-            places.setdefault((end.transaction, end.publish), []).append(end.place)
-        for (transaction, publish), some in places.items():
-            if transaction not in self._ending and len(self._ending) < ENDS_MAX:
-                work = self._end(replica, name, transaction, some, publish)
-                self._ending[transaction] = asyncio.get_running_loop().create_task(work)
+        """Tell the partitions of the decided transactions of a name, unless that is under way."""
+        for end in self._decisions.ends(replica, name):
+            if end.transaction not in self._ending and len(self._ending) < ENDS_MAX:
+                work = self._end(replica, name, end)
+                self._ending[end.transaction] = asyncio.get_running_loop().create_task(work)
 
-    async def _end(
-        self,
-        replica: CoordinatorReplica,
-        name: str,
-        transaction: TransactionId,
-        places: list[PartitionId],
-        publish: bool,
-    ) -> None:
+    async def _end(self, replica: CoordinatorReplica, name: str, end: DecidedEnd) -> None:
+        transaction, places, publish, sets = end
         try:
-            ended = await self._leaders.end(transaction, places, publish=publish)
+            ended = await self._leaders.end(transaction, places, publish=publish, sets=sets)
             confirmed = {*ended, *await self._topics.deleted({*places}.difference(ended))}
             if confirmed and replica.leading:
                 self._ended[transaction] = frozenset(confirmed)
                 self._on_ended(name)
-                await replica.decide(name, Confirm(transaction, frozenset(confirmed)))
+                await self._decisions.confirm(replica, name, transaction, frozenset(confirmed))
         except TinymqError as error:  # the next turn sends the ends again
             logger.info("transaction_end_waits", id=name, error=error.code, reason=str(error))
         finally:

@@ -10,6 +10,7 @@ from tinymq.base.errors import (
     QuotaExceeded,
     TinymqError,
     TransactionAborted,
+    VersionReused,
 )
 from tinymq.broker.transactions.rules import PARTITIONS_MAX, Refusal
 
@@ -32,6 +33,9 @@ def error_of(refusal: Refusal, name: str) -> TinymqError:
             return InvalidRequest(f"a transaction has at most {PARTITIONS_MAX} partitions", hint=hint)
         case Refusal.TOO_MANY:
             return QuotaExceeded(f"too many transactions of {name!r} or its coordinator are not over yet")
+        case Refusal.REUSED:
+            hint = "after a checkpoint was deleted, choose another txnAppId"
+            return VersionReused(f"another query has committed this version of {name!r}, or a higher one", hint=hint)
         case Refusal.KNOWN:
             return InvalidRequest(f"{name!r} has a coordinator that decides", hint="see: tinymq transaction list")
         case Refusal.USED_ID:

@@ -1,7 +1,7 @@
 """The state machine of one partition of `__coordinator`, replicated by a Raft group.
 
-It has the members of stream groups, and transactional ids. `apply` changes only the state and the pending answers. The
-state is small, so each snapshot replaces the log before it.
+It has the members of stream groups, transactional ids, and applications of Spark's sink. `apply` changes only the state
+and the pending answers. The state is small, so each snapshot replaces the log before it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from tinymq.base.types import GroupId, PartitionId, Position
 from tinymq.broker.members.group_members import Change, Member, Members, Owned, changed
 from tinymq.broker.transactions.commands import COMMAND_VERSION, Command, pack_command
 from tinymq.broker.transactions.rules import Refusal
+from tinymq.broker.transactions.sink_application import SinkApplication
+from tinymq.broker.transactions.sink_commands import SinkCommand
 from tinymq.broker.transactions.transactional_id import TransactionalId
-from tinymq.broker.transactions.transactional_ids import TransactionalIds
+from tinymq.broker.transactions.transactional_ids import SinkApplied, TransactionalIds
 from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.proto import group_pb2 as pb
 from tinymq.raft import Membership
@@ -57,8 +59,8 @@ class CoordinatorGroup(Protocol):
 
 
 class CoordinatorReplica:
-    """One replica. `on_change` (of a group), `on_decided` (on a transactional id) and `on_role` are called on the loop,
-    and must not raise."""
+    """One replica. `on_change` (of a group), `on_decided` (on a transactional id), `on_sink_decided` and `on_role` are
+    called on the loop, and must not raise."""
 
     def __init__(self, name: str, address_of: Callable[[int], str | None]) -> None:
         self.name = name
@@ -66,6 +68,7 @@ class CoordinatorReplica:
         self.closed: TinymqError | None = None
         self.on_change: Callable[[CoordinatorReplica, str], None] = lambda replica, group: None
         self.on_decided: Callable[[CoordinatorReplica, str], None] = lambda replica, transactional_id: None
+        self.on_sink_decided: Callable[[CoordinatorReplica, str], None] = lambda replica, application: None
         self.on_role: Callable[[CoordinatorReplica], None] = lambda replica: None
         self.transactional_ids = TransactionalIds()  # only `apply` and `load` change it
         self._address_of = address_of
@@ -119,6 +122,11 @@ class CoordinatorReplica:
         result: TransactionalId | Refusal | None = await self._propose(pack_command(name, command), COMMAND_VERSION)
         return result
 
+    async def decide_sink(self, name: str, command: SinkCommand) -> SinkApplication | Refusal | None:
+        """As `decide`, for an application of Spark's sink."""
+        result: SinkApplication | Refusal | None = await self._propose(pack_command(name, command), COMMAND_VERSION)
+        return result
+
     async def _propose(self, payload: bytes, version: int) -> Any:
         """Append a command, and return its result once it is applied. Raises as `decide`."""
         self.check_leading()
@@ -131,11 +139,10 @@ class CoordinatorReplica:
 
     def apply(self, entry: Entry) -> None:
         result: Any = None
-        changed_group, decided_id = "", ""
+        changed_group, decided = "", None
         if entry.header.kind == Kind.COMMAND and entry.header.version == COMMAND_VERSION:
-            applied = self.transactional_ids.apply(entry.payload, entry.header.append_time_us)
-            if applied is not None:
-                decided_id, result = applied
+            decided = self.transactional_ids.apply(entry.payload, entry.header.append_time_us)
+            result = None if decided is None else decided.result
         elif entry.header.kind == Kind.COMMAND:
             changed_group, result = self._apply(entry.payload)
         term, answer = self._pending.pop(entry.index, (0, None))
@@ -146,8 +153,9 @@ class CoordinatorReplica:
                 answer.set_exception(OutcomeUnknown("another leader's entry took the change's place"))
         if changed_group and result:
             self.on_change(self, changed_group)
-        if decided_id:
-            self.on_decided(self, decided_id)
+        if decided is not None and decided.name:
+            on_decided = self.on_sink_decided if isinstance(decided, SinkApplied) else self.on_decided
+            on_decided(self, decided.name)
 
     def _apply(self, payload: bytes) -> tuple[str, bool]:
         """(group, whether the change counts). Bytes that do not parse change nothing, on every replica."""

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -116,6 +116,14 @@ class StagedTransaction:
     def entries(self) -> Sequence[StagedEntry]:
         return [StagedEntry(*fields[:5]) for fields in _ENTRY.iter_unpack(self._packed)]
 
+    def entries_of(self, writers: Collection[int]) -> Sequence[StagedEntry]:
+        """Those of some writers."""
+        return [StagedEntry(*fields[:5]) for fields in _ENTRY.iter_unpack(self._packed) if fields[5] in writers]
+
+    def held(self, writers: Collection[int]) -> int:
+        """The number of entries of some writers."""
+        return sum(len(self._indexes.get(writer, ())) for writer in writers)
+
     @property
     def indexes(self) -> Iterator[int]:
         """The Raft indexes of the entries, in no order."""
@@ -188,10 +196,12 @@ class StagedTransactions:
     def get(self, transaction: TransactionId) -> StagedTransaction | None:
         return self._open.get(transaction)
 
-    def held(self, transaction: TransactionId) -> int:
-        """The number of entries that are staged of a transaction."""
+    def held(self, transaction: TransactionId, writers: Collection[int] | None = None) -> int:
+        """The number of entries that are staged of a transaction, by all its writers or by some."""
         staged = self._open.get(transaction)
-        return 0 if staged is None else len(staged)
+        if staged is None:
+            return 0
+        return len(staged) if writers is None else staged.held(writers)
 
     @property
     def waiting(self) -> Waiting:

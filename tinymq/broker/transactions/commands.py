@@ -1,4 +1,4 @@
-"""The commands on transactional ids that a partition of `__coordinator` replicates, and their bytes.
+"""The commands on transactional ids that a partition of `__coordinator` replicates, and the bytes of all its commands.
 
 A command is decided when it is applied (transactional_ids.py), so that it never counts on a state that has changed
 since it was proposed. Field numbers and meanings are in tinymq/proto/transaction.proto.
@@ -6,15 +6,23 @@ since it was proposed. Field numbers and meanings are in tinymq/proto/transactio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import TransactionId
+from tinymq.broker.transactions.message_parts import (
+    pack_counts,
+    pack_places,
+    pack_ref,
+    parse_counts,
+    parse_places,
+    parse_ref,
+)
+from tinymq.broker.transactions.sink_commands import SinkCommand, pack_sink_command, parse_sink_command
 from tinymq.format.entry import Kind
 from tinymq.format.feature_level import TRANSACTIONS_LEVEL, entry_version
 from tinymq.proto import transaction_pb2 as pb
@@ -103,66 +111,26 @@ IdCommand: TypeAlias = Register | Begin | Add | Commit | Abort | Confirm | TimeO
 Command: TypeAlias = IdCommand | NoteLoss | Resolve
 
 
-def pack_command(name: str, command: Command) -> bytes:
-    """The payload of an entry with this command on the transactional id `name` ("" for a NoteLoss and a Resolve)."""
-    message = pb.TransactionCommand(transactional_id=name, **_PACK[type(command)](command))
+def pack_command(name: str, command: Command | SinkCommand) -> bytes:
+    """The payload of an entry with this command on the transactional id, or the application, `name` ("" for a NoteLoss
+    and a Resolve)."""
+    pack: Callable[..., dict[str, Any]] = _PACK.get(type(command), pack_sink_command)
+    message = pb.TransactionCommand(transactional_id=name, **pack(command))
     return message.SerializeToString(deterministic=True)
 
 
-def parse_command(payload: bytes) -> tuple[str, Command] | None:
-    """The transactional id, and the command on it; None for bytes that are not a command."""
+def parse_command(payload: bytes) -> tuple[str, Command | SinkCommand] | None:
+    """The transactional id or application, and the command on it; None for bytes that are not a command."""
     try:
         message = pb.TransactionCommand.FromString(payload)
     except DecodeError:
         return None
     kind = message.WhichOneof("command")
-    command = None if kind is None else _PARSE[kind](message)
+    command = None if kind is None else _PARSE.get(kind, parse_sink_command)(message)
     return None if command is None else (message.transactional_id, command)
 
 
-# ---- the parts of commands -----------------------------------------------------------------------------------
-
-
-def pack_ref(transaction: TransactionId) -> pb.TransactionRef:
-    producer_id, epoch, number = transaction
-    return pb.TransactionRef(producer_id=producer_id, epoch=epoch, number=number)
-
-
-def parse_ref(ref: pb.TransactionRef) -> TransactionId:
-    return TransactionId(ref.producer_id, ref.epoch, ref.number)
-
-
-def pack_places(places: Iterable[PartitionId]) -> list[pb.TopicPartitions]:
-    return [
-        pb.TopicPartitions(topic_id=topic_id, partitions=[place.partition for place in some])
-        for topic_id, some in groupby(sorted(places), lambda place: place.topic_id)
-    ]
-
-
-def parse_places(topics: Iterable[pb.TopicPartitions]) -> frozenset[PartitionId]:
-    return frozenset(PartitionId(topic.topic_id, partition) for topic in topics for partition in topic.partitions)
-
-
-def _pack_commit(command: Commit) -> pb.CommitTransaction:
-    counts = [
-        pb.StagedCount(
-            topic_id=place.topic_id,
-            partition=place.partition,
-            expected=command.expected.get(place),
-            held=command.held.get(place),
-        )
-        for place in sorted({*command.expected, *command.held})
-    ]
-    return pb.CommitTransaction(transaction=pack_ref(command.transaction), counts=counts)
-
-
-def _parse_commit(message: pb.CommitTransaction) -> Commit:
-    counts = {PartitionId(count.topic_id, count.partition): count for count in message.counts}
-    return Commit(
-        parse_ref(message.transaction),
-        expected={place: count.expected for place, count in counts.items() if count.HasField("expected")},
-        held={place: count.held for place, count in counts.items() if count.HasField("held")},
-    )
+# ---- each command as a message -------------------------------------------------------------------------------
 
 
 def _parse_begin(message: pb.BeginTransaction) -> Begin | None:
@@ -175,7 +143,9 @@ _PACK: Mapping[type, Callable[..., dict[str, Any]]] = {
     Register: lambda c: {"register": pb.RegisterOwner(fresh_producer_id=c.fresh_producer_id)},
     Begin: lambda c: {"begin": pb.BeginTransaction(producer_id=c.producer_id, epoch=c.epoch, timeout_us=c.timeout_us)},
     Add: lambda c: {"add": pb.AddPartitions(transaction=pack_ref(c.transaction), topics=pack_places(c.places))},
-    Commit: lambda c: {"commit": _pack_commit(c)},
+    Commit: lambda c: {
+        "commit": pb.CommitTransaction(transaction=pack_ref(c.transaction), counts=pack_counts(c.expected, c.held))
+    },
     Abort: lambda c: {"abort": pb.AbortTransaction(transaction=pack_ref(c.transaction))},
     Confirm: lambda c: {"confirm": pb.ConfirmEnd(transaction=pack_ref(c.transaction), topics=pack_places(c.places))},
     TimeOut: lambda c: {"time_out": pb.TimeOutTransaction()},
@@ -190,7 +160,7 @@ _PARSE: Mapping[str, Callable[[pb.TransactionCommand], Command | None]] = {
     "register": lambda m: Register(m.register.fresh_producer_id),
     "begin": lambda m: _parse_begin(m.begin),
     "add": lambda m: Add(parse_ref(m.add.transaction), parse_places(m.add.topics)),
-    "commit": lambda m: _parse_commit(m.commit),
+    "commit": lambda m: Commit(parse_ref(m.commit.transaction), *parse_counts(m.commit.counts)),
     "abort": lambda m: Abort(parse_ref(m.abort.transaction)),
     "confirm": lambda m: Confirm(parse_ref(m.confirm.transaction), parse_places(m.confirm.topics)),
     "time_out": lambda m: TimeOut(),

@@ -7,7 +7,7 @@ partition's log, and answers wait until entries are applied. Between a decision 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
@@ -110,7 +110,7 @@ class StagingLog(Protocol):
         ...
 
     def append_end(self, transaction: TransactionId, entries: Sequence[StagedEntry], *, publish: bool) -> int:
-        """Append a PUBLISH or DISCARD entry. `entries` are all staged ones of the transaction, in the order of the log.
+        """Append a PUBLISH or DISCARD entry. `entries` are the staged ones to publish, in the order of the log.
         Without any, a command publishes the offsets. Raises NotLeader, QuotaExceeded: too much is not committed yet."""
         ...
 
@@ -179,21 +179,25 @@ class LedTransactions:
         await self._log.applied(index)
         return index
 
-    async def held(self, transaction: TransactionId) -> int:
-        """How many entries of the transaction are applied. Raises NotLeader, DeadlineExceeded."""
+    async def held(self, transaction: TransactionId, sets: Collection[int] | None = None) -> int:
+        """How many entries of the transaction, or of these sets in it, are applied. Raises NotLeader,
+        DeadlineExceeded."""
         await self._confirm()
-        return self.staging.held(transaction)
+        return self.staging.held(transaction, sets)
 
-    async def end(self, transaction: TransactionId, *, publish: bool) -> None:
-        """Carry out the decision on a transaction. Returns once that is applied, or nothing of it is staged here.
+    async def end(self, transaction: TransactionId, *, publish: bool, sets: Collection[int] | None = None) -> None:
+        """Carry out the decision on a transaction: publish all of it, or these sets and nothing else, or nothing.
+        Returns once that is applied, or nothing of it is staged here.
 
         Raises NotLeader, DeadlineExceeded, OutcomeUnknown: tell it again.
         """
         await self._confirm()
         while (step := self.staging.judge_end(transaction)) is not EndStep.CONFIRM:
             if step is EndStep.APPEND:
-                entries = self.staging.entries_of(transaction)
-                index = self._log.append_end(transaction, entries, publish=publish)
+                entries = self.staging.entries_of(transaction, sets)
+                # None of the sets has a batch here: other attempts at their tasks wrote to this partition.
+                publishes = publish and (sets is None or bool(entries))
+                index = self._log.append_end(transaction, entries, publish=publishes)
                 self.staging.end_appended(index, transaction)
             index = self.staging.end_index(transaction)
             await self._log.applied(index)

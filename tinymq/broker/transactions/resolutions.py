@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinymq.broker.state.staged import TransactionId
-from tinymq.broker.transactions.commands import pack_ref, parse_ref
+from tinymq.broker.transactions.message_parts import pack_ref, parse_ref
 from tinymq.broker.transactions.rules import Refusal, Standing
 from tinymq.proto import transaction_pb2 as pb
 

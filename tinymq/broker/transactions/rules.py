@@ -31,6 +31,7 @@ class Refusal(Enum):
     UNKNOWN = "unknown"  # the coordinator does not remember this transaction
     TOO_LARGE = "too large"  # the transaction has too many partitions
     TOO_MANY = "too many"  # too much is unfinished: call again later
+    REUSED = "reused"  # of Spark's sink: another query has committed this version, or a higher one
     KNOWN = "known"  # the coordinator decides, or has decided, and nothing is left to an operator
 
 

@@ -11,7 +11,7 @@ questions about its transaction.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -139,15 +139,19 @@ class Staging:
         assert index is not None, "the end of the transaction is not in the tail"
         return index
 
-    def held(self, transaction: TransactionId) -> int:
-        """How many batches and offsets of a transaction are applied. The coordinator's decision counts only those,
-        because what is only appended may be lost."""
+    def held(self, transaction: TransactionId, sets: Collection[int] | None = None) -> int:
+        """How many batches and offsets of a transaction are applied: of all its writers, or of some, which are sets of
+        Spark's sink. The coordinator's decision counts only those, because what is only appended may be lost."""
+        if sets is not None:
+            return self._applied.held(transaction, sets)
         return self._applied.held(transaction) + self._offsets.held(transaction)
 
-    def entries_of(self, transaction: TransactionId) -> Sequence[StagedEntry]:
-        """The entries with batches that an end of the transaction ends: all that it has in the log, applied or not, in
-        order."""
+    def entries_of(self, transaction: TransactionId, sets: Collection[int] | None = None) -> Sequence[StagedEntry]:
+        """The entries with batches that an end of the transaction publishes: all that it has in the log, applied or
+        not, in order; or those of some sets of Spark's sink. The end drops all others."""
         tail, staged = self._tails.get(transaction), self._applied.get(transaction)
+        if sets is not None:  # their batches were applied before the coordinator decided
+            return () if staged is None else staged.entries_of(sets)
         uncommitted = () if tail is None else [e for b, e in tail.entries.items() if b.writer != OFFSETS_WRITER]
         return [*(() if staged is None else staged.entries), *uncommitted]
 

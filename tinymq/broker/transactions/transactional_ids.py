@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tinymq.base.errors import CorruptData
 from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions import rules
@@ -30,14 +29,15 @@ from tinymq.broker.transactions.commands import (
     Register,
     Resolve,
     TimeOut,
-    pack_places,
-    pack_ref,
     parse_command,
-    parse_places,
-    parse_ref,
 )
+from tinymq.broker.transactions.message_parts import pack_places, pack_ref, parse_places, parse_ref
+from tinymq.broker.transactions.phases import pack_phase, parse_phase
 from tinymq.broker.transactions.resolutions import Resolutions
 from tinymq.broker.transactions.rules import Refusal, Standing
+from tinymq.broker.transactions.sink_application import SinkApplication
+from tinymq.broker.transactions.sink_applications import SinkApplications
+from tinymq.broker.transactions.sink_commands import SinkCommand
 from tinymq.broker.transactions.transactional_id import Outcome, Phase, Transaction, TransactionalId
 from tinymq.proto import group_pb2 as group_pb
 from tinymq.proto import transaction_pb2 as pb
@@ -51,6 +51,13 @@ class Applied(NamedTuple):
 
     name: str
     result: TransactionalId | Refusal | None  # None: no transactional id of that name is left
+
+
+class SinkApplied(NamedTuple):
+    """The same of a command on an application of Spark's sink."""
+
+    name: str
+    result: SinkApplication | Refusal | None
 
 
 class Loss(NamedTuple):
@@ -72,6 +79,7 @@ class TransactionalIds:
         self._unfinished: dict[str, None] = {}  # names of ids with a transaction that is not over
         self._loss = NO_LOSS
         self._resolutions = Resolutions()
+        self.sinks = SinkApplications()
         self._places = 0  # invariant: the sum over all transactions of the partitions that have not confirmed
 
     @property
@@ -94,6 +102,9 @@ class TransactionalIds:
 
     def standing(self, transaction: TransactionId, place: PartitionId) -> Standing:
         """The answer to a partition that asks about a transaction."""
+        of_sink = self.sinks.standing(transaction, place)
+        if of_sink is not None:
+            return of_sink
         if self._may_be_lost(transaction):
             return self._resolutions.standing(transaction)
         name = self._names.get(transaction.producer_id)
@@ -101,7 +112,7 @@ class TransactionalIds:
 
     def _may_be_lost(self, transaction: TransactionId) -> bool:
         """Whether the decision on a transaction may be among what was lost."""
-        if not self._is_before_loss(transaction.producer_id):
+        if not self._is_before_loss(transaction.producer_id) or self.sinks.knows(transaction):
             return False
         name = self._names.get(transaction.producer_id)
         return name is None or rules.find(self._states[name], transaction) is None
@@ -111,7 +122,7 @@ class TransactionalIds:
 
     # ---- commands
 
-    def apply(self, payload: bytes, append_time_us: int) -> Applied | None:
+    def apply(self, payload: bytes, append_time_us: int) -> Applied | SinkApplied | None:
         """Carry out a command. Never raises: bytes that are not a command change nothing, on every replica (None)."""
         parsed = parse_command(payload)
         if parsed is None:
@@ -122,6 +133,9 @@ class TransactionalIds:
             return Applied("", None)
         if isinstance(command, Resolve):
             return Applied("", self._resolve(command))
+        if isinstance(command, SinkCommand):
+            first_producer_id = self._loss.fresh_producer_id
+            return SinkApplied(name, self.sinks.apply(name, command, append_time_us, first_producer_id))
         before = self._states.get(name)
         result = self._decide(before, command, append_time_us)
         if not isinstance(result, Refusal) and result is not before:
@@ -175,6 +189,7 @@ class TransactionalIds:
         if loss <= self._loss or loss.fresh_producer_id < self._loss.fresh_producer_id:
             return
         self._loss = loss
+        self.sinks.note_loss()
         for name, state in list(self._states.items()):
             if state.open is not None:
                 self._put(name, rules.without_open(state))
@@ -207,10 +222,12 @@ class TransactionalIds:
         if self._loss != NO_LOSS:
             stored.loss.recovery_epoch, stored.loss.fresh_producer_id = self._loss
         stored.resolved.extend(self._resolutions.dump())
+        stored.applications.extend(self.sinks.dump())
 
     def load_from(self, stored: group_pb.CoordinatorState) -> None:
         """Replace the state by that of a snapshot. Raises CorruptData, and then nothing has changed."""
         loaded = {message.transactional_id: _parse_state(message) for message in stored.transactional_ids}
+        self.sinks = SinkApplications.load(stored.applications)
         self._loss = Loss(stored.loss.recovery_epoch, stored.loss.fresh_producer_id)
         self._resolutions = Resolutions.load(stored.resolved)
         for name in list(self._states):
@@ -232,20 +249,6 @@ def _count_places(state: TransactionalId) -> int:
 
 # ---- the bytes of the state ----------------------------------------------------------------------------------
 
-_PHASES: Mapping[Phase, pb.TransactionState.Phase.ValueType] = {
-    Phase.OPEN: pb.TransactionState.OPEN,
-    Phase.COMMITTED: pb.TransactionState.COMMITTED,
-    Phase.ABORTED: pb.TransactionState.ABORTED,
-}
-_PHASE_OF = {number: phase for phase, number in _PHASES.items()}
-
-
-def _parse_phase(number: pb.TransactionState.Phase.ValueType) -> Phase:
-    phase = _PHASE_OF.get(number)
-    if phase is None:
-        raise CorruptData(f"a transaction is in phase {number}, which does not exist")
-    return phase
-
 
 def _pack_state(name: str, state: TransactionalId) -> pb.TransactionalIdState:
     outcome = state.outcome
@@ -265,7 +268,7 @@ def _pack_state(name: str, state: TransactionalId) -> pb.TransactionalIdState:
                 number=each.number,
                 epoch=each.epoch,
                 until_us=each.until_us,
-                phase=_PHASES[each.phase],
+                phase=pack_phase(each.phase),
                 unconfirmed=pack_places(each.unconfirmed),
             )
             for each in state.transactions.values()
@@ -288,7 +291,7 @@ def _parse_state(message: pb.TransactionalIdState) -> TransactionalId:
                 number=each.number,
                 epoch=each.epoch,
                 until_us=each.until_us,
-                phase=_parse_phase(each.phase),
+                phase=parse_phase(each.phase),
                 unconfirmed=parse_places(each.unconfirmed),
             )
             for each in message.transactions

@@ -49,7 +49,7 @@ TOPIC = Resource("topic", ("topic", "topic_id", "topics", "batches.topic_id", "a
 SOME_TOPIC = Resource("topic")  # any one: the request names none
 GROUP = Resource("group", ("group", "attach.group", "name"))
 CHANNEL = Resource("channel", ("channel",))
-TRANSACTIONAL_ID = Resource("transactional_id", ("transactional_id",))
+TRANSACTIONAL_ID = Resource("transactional_id", ("transactional_id", "application"))
 
 
 def _cursors(request: Any) -> Iterator[Target]:

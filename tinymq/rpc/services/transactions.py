@@ -1,4 +1,4 @@
-"""service Transactions: the calls of programs that own a transactional id, at the id's coordinator."""
+"""service Transactions: the calls of owners of transactional ids, and of Spark's sink, at their coordinators."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import islice
 from tinymq.base.errors import InvalidRequest, NotFound, NotLeader
 from tinymq.base.types import PartitionId, TopicId, check_transactional_id
 from tinymq.broker.coordinator.coordinator import coordinator_of
+from tinymq.broker.coordinator.sink_coordinator import Job
 from tinymq.broker.coordinator.transaction_coordinator import Owner, TransactionCoordinator
 from tinymq.broker.coordinator.transaction_errors import error_of
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC
@@ -27,6 +28,7 @@ from tinymq.rpc.common.rpc_method import unary
 from tinymq.rpc.services.staged_batches import transaction_of
 
 TRANSACTION_MS = 60_000  # after which a transaction is rolled back, if its owner says nothing else
+SETS_MS = 24 * 3600 * 1000  # after which the sets of Spark's sink are dropped, if their task says nothing else
 TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 600.0
 COORDINATORS_S = 10.0  # to make the topic of the coordinators
@@ -90,6 +92,37 @@ class TransactionsService(pb_grpc.TransactionsServicer):
         else:
             await coordinator.abort_open(name)
         return pb.AbortTransactionReply()
+
+    @unary(operation="write", resource=TRANSACTIONAL_ID)
+    async def OpenSet(self, request: pb.OpenSetRequest, context: Context) -> pb.OpenSetReply:
+        job, coordinator = _job(request), await self._sink_coordinator(request.application)
+        opened = await coordinator.sinks.open_set(job, request.run, (request.timeout_ms or SETS_MS) * 1000)
+        if opened is None:
+            return pb.OpenSetReply(committed=True)
+        producer_id, epoch, number = opened.transaction
+        return pb.OpenSetReply(
+            transaction=pb.TransactionRef(producer_id=producer_id, epoch=epoch, number=number),
+            coordinator=await self._number_of(job.application),
+            writer=opened.writer,
+        )
+
+    @unary(operation="write", resource=TRANSACTIONAL_ID)
+    async def CommitSets(self, request: pb.CommitSetsRequest, context: Context) -> pb.CommitSetsReply:
+        job, expected = _job(request), _counts(request.partitions)
+        transaction = transaction_of(request.transaction) if request.HasField("transaction") else None
+        clock, timeout_s = self._serving.running().env.clock, _timeout_s(request.timeout_ms)
+        until_s = clock.monotonic() + timeout_s
+        sinks = (await self._sink_coordinator(job.application)).sinks
+        await sinks.commit(job, transaction, request.writers, expected, timeout_s)
+        left_s = max(0.0, until_s - clock.monotonic())  # as of CommitTransaction
+        visible = request.visible and await sinks.wait_over(job.application, job.version, left_s)
+        return pb.CommitSetsReply(visible=visible)
+
+    @unary(operation="write", resource=TRANSACTIONAL_ID)
+    async def DiscardSets(self, request: pb.DiscardSetsRequest, context: Context) -> pb.DiscardSetsReply:
+        coordinator = await self._coordinator(request.application)
+        await coordinator.sinks.discard(request.application, transaction_of(request.transaction))
+        return pb.DiscardSetsReply()
 
     @unary(operation="describe", resource=TRANSACTIONAL_ID, filters=True)
     async def ListTransactionalIds(
@@ -174,6 +207,14 @@ class TransactionsService(pb_grpc.TransactionsServicer):
             raise broker.elsewhere(queue)
         return coordinator
 
+    async def _sink_coordinator(self, application: str) -> TransactionCoordinator:
+        """As `_coordinator`. The first application or transactional id of the cluster makes the topic. Raises
+        UnsupportedVersion below the feature level."""
+        name = check_transactional_id(application)
+        check("Spark's exactly-once sink", TRANSACTIONS_LEVEL, self._serving.running().registry.feature_level)
+        await self._serving.running_groups().make_coordinators(COORDINATORS_S)
+        return await self._coordinator(name)
+
     async def _number_of(self, name: str) -> int:
         """The partition of `__coordinator` that has the id."""
         broker = self._serving.running()
@@ -184,6 +225,11 @@ class TransactionsService(pb_grpc.TransactionsServicer):
         if topic is None:
             raise error_of(Refusal.FENCED, name)
         return coordinator_of(name, len(topic.queues))
+
+
+def _job(request: pb.OpenSetRequest | pb.CommitSetsRequest) -> Job:
+    require_fields(request, "version")
+    return Job(request.application, request.version, request.query, request.temporary)
 
 
 def _counts(partitions: Sequence[pb.TransactionPartition]) -> Mapping[PartitionId, int]:

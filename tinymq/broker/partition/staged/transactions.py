@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import NotReady, TinymqError, TransactionAborted
@@ -101,16 +101,17 @@ class PartitionTransactions:
         await self._leading().settle(lambda: state.transactions_of(group))
         return True
 
-    async def held(self, transaction: TransactionId) -> int:
-        """How many batches and offsets of the transaction are stored. Raises NotLeader, DeadlineExceeded."""
-        return await self._leading().held(transaction)
+    async def held(self, transaction: TransactionId, sets: Collection[int] | None = None) -> int:
+        """How many batches and offsets of the transaction, or of these sets in it, are stored. Raises NotLeader,
+        DeadlineExceeded."""
+        return await self._leading().held(transaction, sets)
 
-    async def end(self, transaction: TransactionId, *, publish: bool) -> None:
-        """Give the transaction's records their offsets, or drop them. Returns once that is committed, or it is certain
-        that the transaction has ended here before. Raises NotLeader, DeadlineExceeded, QuotaExceeded (too many
-        uncommitted bytes), OutcomeUnknown: tell it again.
+    async def end(self, transaction: TransactionId, *, publish: bool, sets: Collection[int] | None = None) -> None:
+        """Give the transaction's records their offsets, or those of these sets alone, and drop the others. Returns once
+        that is committed, or it is certain that the transaction has ended here before. Raises NotLeader,
+        DeadlineExceeded, QuotaExceeded (too many uncommitted bytes), OutcomeUnknown: tell it again.
         """
-        await self._leading().end(transaction, publish=publish)
+        await self._leading().end(transaction, publish=publish, sets=sets)
 
     @property
     def hung(self) -> Sequence[HungTransaction]:
