@@ -21,7 +21,7 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "access": 55,
     "benchmarks": 6,
     "broker": 57,
-    "chaos": 250,
+    "chaos": 252,
     "cli": 141,
     "deploy": 1,
     "client": 180,

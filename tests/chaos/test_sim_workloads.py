@@ -29,6 +29,7 @@ ON_BROKERS = (
     "observed",
     "scheduled",
     "transfers",
+    "processors",
 )
 BOUNDED = ("retained", "unreplicated", "sized", "room", "heavy", "full", "trimmed", "altered")
 THREADED = ("crowd",)  # test_sim_threads.py
@@ -72,6 +73,19 @@ def test_transfers_end_in_every_way_while_their_ids_change_hands() -> None:
     assert {call.result for call in done(history, "commit_transaction")} == {True, False}
     assert {len(call.args["parts"]) for call in done(history, "transact")} == {1, 2, 3}
     assert len(done(history, "last_transfer")) == 2
+    assert [call.result for call in done(history, "unfinished")] == [[]]
+
+
+def test_programs_read_process_and_write_and_end_in_every_way() -> None:
+    history = told("processors", "kill", "isolate", pace=0.4, seconds=16.0)
+    ends = Counter(call.error or str(call.outcome) for call in history.of("transact"))
+    assert ends[Outcome.OK] > 20, ends
+    assert {"rolled back", "left", "TransactionAborted"} <= {*ends}
+    assert len({call.process for call in done(history, "transact")}) > 6
+    assert {len(call.args["parts"]) for call in done(history, "transact")} == {1, 2}
+    assert done(history, "group_seek")
+    assert done(history, "revoked")
+    assert len(done(history, "caught_up")) == 1
     assert [call.result for call in done(history, "unfinished")] == [[]]
 
 

@@ -45,6 +45,9 @@ class StandInContext:
         self.cluster.add_topic(self.name, partitions)
         return self.name
 
+    def watch_leader(self, topic: str, partition: int) -> None:
+        raise AssertionError("a FakeCluster has no coordinators")
+
     def client(self, **settings: Any) -> AsyncClient:
         rng = random.Random(self.rng.random())
         core = ClientCore(self.cluster.servers, connector=self.cluster, clock=self.clock, rng=rng, **settings)

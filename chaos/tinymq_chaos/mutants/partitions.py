@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tinymq.base.errors import NotLeader, TinymqError
@@ -13,20 +13,12 @@ from tinymq.broker.partition.partition import Acks, Partition
 from tinymq.broker.partition.pending_acks import PendingAcks
 from tinymq.broker.partition.staged.delays import Delays
 from tinymq.broker.partition.staged.publisher import Publisher
-from tinymq.broker.partition.staged.term_log import TermLog
-from tinymq.broker.partition.staged.transactions import PartitionTransactions
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state import producers
 from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches
-from tinymq.broker.state.staged import NOTHING, StagedEntry, StagedTransactions, TransactionId
 from tinymq.broker.state.state import PartitionState
-from tinymq.broker.state.transactional.published import PublishedEntries
-from tinymq.broker.state.transactional.staged_offsets import StagedOffsets
-from tinymq.broker.transactions.resolutions import Resolutions
-from tinymq.broker.transactions.staging import Staging
 from tinymq.format.delayed import StagedHead
 from tinymq.format.entry import Entry, Kind, NewEntry
-from tinymq.proto import partition_pb2 as pb
 from tinymq.raft import Group
 from tinymq.registry.base_registry import BaseRegistry
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
@@ -262,129 +254,3 @@ def what_was_read_is_published(p: Patches) -> None:
 @mutant("segments stay while batches in them wait", test=f"{DELAYS}mostly_empty_segments_let_go_of_what_waits_in_them")
 def segments_of_delayed_batches_go(p: Patches) -> None:
     p.replace(DelayedBatches.lowest_index, property(lambda self: None))
-
-
-# ---- transactions -----------------------------------------------------------------------------------------------
-
-STAGED = "tests/broker/state/test_staged.py::test_"
-TRANSACTIONS = "tests/broker/partition/test_transactions.py::test_"
-LED = "tests/broker/transactions/test_led_transactions.py::test_"
-IDS = "tests/broker/transactions/test_transactional_ids.py::test_"
-
-
-@mutant("a published record counts once", test=f"{STAGED}records_count_when_they_are_published_and_not_before")
-@replaces(PartitionState.apply)
-def published_records_count_twice(real: Any, self: PartitionState, entry: Entry) -> Any:
-    before = self.record_bytes
-    outcomes = real(self, entry)
-    if entry.header.kind == Kind.PUBLISH:
-        self.record_bytes += self.record_bytes - before
-    return outcomes
-
-
-@mutant(
-    "a PUBLISH entry moves the high watermark", test=f"{TRANSACTIONS}readers_are_woken_when_a_transaction_is_published"
-)
-@replaces(PartitionState.apply)
-def published_records_stay_hidden(real: Any, self: PartitionState, entry: Entry) -> Any:
-    before = self.high_watermark
-    outcomes = real(self, entry)
-    if entry.header.kind == Kind.PUBLISH:
-        self.high_watermark = before
-    return outcomes
-
-
-@mutant("a discarded batch is gone", test=f"{TRANSACTIONS}a_discarded_transaction_leaves_nothing")
-@replaces(PartitionState.apply)
-def discards_are_ignored(real: Any, self: PartitionState, entry: Entry) -> Any:
-    staged = self.staged.dump()
-    outcomes = real(self, entry)
-    if entry.header.kind == Kind.DISCARD:
-        self.staged = StagedTransactions.load(staged, entry.index)
-    return outcomes
-
-
-@mutant("the snapshot restores what is staged", test=f"{STAGED}records_count_when_they_are_published_and_not_before")
-def staged_batches_are_forgotten(p: Patches) -> None:
-    real: Any = PartitionState.load
-
-    def load(self: PartitionState, data: bytes) -> None:
-        real(self, data)
-        self.staged = StagedTransactions()
-
-    p.replace(PartitionState.load, load)
-
-
-@mutant(
-    "segments stay while a transaction has batches in them",
-    test=f"{TRANSACTIONS}segments_stay_while_a_transaction_needs_them",
-)
-def segments_of_staged_batches_go(p: Patches) -> None:
-    p.replace(StagedTransactions.lowest_index, property(lambda self: None))
-
-
-@mutant(
-    "segments stay while they have published batches",
-    test=f"{TRANSACTIONS}segments_stay_while_a_transaction_needs_them",
-)
-def segments_of_published_batches_go(p: Patches) -> None:
-    p.replace(PublishedEntries.lowest_index, property(lambda self: None))
-
-
-@mutant("a staged batch has its room", test=f"{TRANSACTIONS}a_bounded_topic_gives_staged_records_their_room")
-def staged_batches_take_no_room(p: Patches) -> None:
-    p.replace(Staging.waiting, property(lambda self: NOTHING))
-
-
-@mutant("an end names all batches in the log", test=f"{LED}an_end_names_the_batches_that_are_not_applied_yet_too")
-@replaces(Staging.entries_of)
-def ends_name_what_is_applied(
-    real: Any, self: Staging, transaction: TransactionId, sets: Collection[int] | None = None
-) -> Sequence[StagedEntry]:
-    return list(real(self, transaction, sets))[: self.held(transaction)]
-
-
-@mutant(
-    "a leader counts and ends by what a majority confirms",
-    test=f"{TRANSACTIONS}a_leader_that_a_majority_does_not_confirm_neither_counts_nor_ends",
-)
-@replaces(TermLog.confirm)
-async def deposed_leaders_end_transactions(_: Any, self: TermLog) -> None:
-    return None
-
-
-@mutant(
-    "a resolved transaction waits for earlier ones of its producer",
-    test=f"{LED}what_is_resolved_waits_for_the_earlier_one_of_the_same_producer",
-)
-@replaces(Staging.is_behind)
-def resolved_transactions_overtake(_: Any, self: Staging, transaction: TransactionId) -> bool:
-    return False
-
-
-@mutant("an operator decides once", test=f"{IDS}an_operator_decides_what_may_be_lost_and_nothing_else")
-@replaces(Resolutions.resolve)
-def operators_change_their_minds(real: Any, self: Resolutions, transaction: TransactionId, *, publish: bool) -> Any:
-    real(self, transaction, publish=publish)
-
-
-OFFSETS = "tests/broker/partition/test_staged_offsets.py::test_"
-
-
-@mutant("a new owner reads when no offset is staged", test=f"{OFFSETS}a_new_owner_ends_what_is_open_before_it_reads")
-@replaces(PartitionTransactions.settle_offsets)
-async def owners_read_beside_transactions(_: Any, self: PartitionTransactions, group: str) -> bool:
-    return True
-
-
-@mutant("a fenced member stages no offset", test=f"{OFFSETS}a_member_that_loses_the_partition_meanwhile_is_fenced")
-@replaces(PartitionState.check_stage)
-def fenced_members_stage_offsets(_: Any, self: PartitionState, command: object, now_us: int) -> None:
-    return None
-
-
-@mutant("offsets move with the records", test=f"{OFFSETS}offsets_and_batches_of_one_transaction_have_one_end")
-@replaces(StagedOffsets.end)
-def staged_offsets_move_nothing(real: Any, self: StagedOffsets, transaction: TransactionId) -> Sequence[pb.Commit]:
-    real(self, transaction)
-    return []

@@ -32,7 +32,7 @@ from tinymq_chaos.workloads.delays import scheduled
 from tinymq_chaos.workloads.groups import members, workers
 from tinymq_chaos.workloads.pipelining import push
 from tinymq_chaos.workloads.producers import NumberedProducer
-from tinymq_chaos.workloads.transactions import transfers
+from tinymq_chaos.workloads.transactions import processors, transfers
 
 PARTITIONS = 2
 LOOK_UPS: tuple[Company, ...] = (readers.look_up_times,)
@@ -124,6 +124,7 @@ WORKLOADS: dict[str, Workload] = {
     "altered": alterations.altered,
     "scheduled": scheduled.scheduled,
     "transfers": transfers.transfers,
+    "processors": processors.processors,
     "moved": moves.moved,
     "observed": observers.observed,
     "volatile": weak_topics.volatile,

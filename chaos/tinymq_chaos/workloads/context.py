@@ -64,6 +64,10 @@ class Context(Protocol):
         """
         ...
 
+    def watch_leader(self, topic: str, partition: int) -> None:
+        """Let faults that strike a leader strike this one, too, as they do those of the topics above."""
+        ...
+
     def client(self, **settings: Any) -> AsyncClient:
         """Return a new client; the runner closes it."""
         ...

@@ -96,6 +96,7 @@ class _Until:
         self.stop = stop
         self.pace = context.pace
         self.topic, self.client, self.caller = context.topic, context.client, context.caller
+        self.watch_leader = context.watch_leader
 
 
 async def create(context: Context, client: AsyncClient, process: str, name: str, partitions: int) -> str | None:

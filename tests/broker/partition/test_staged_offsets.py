@@ -129,12 +129,13 @@ def test_a_member_that_loses_the_partition_meanwhile_is_fenced() -> None:
     run(scenario)
 
 
-def test_a_new_owner_ends_what_is_open_before_it_reads() -> None:
+@pytest.mark.parametrize("epoch", [EPOCH + 1, EPOCH], ids=["another member", "the member that has staged it"])
+def test_a_new_owner_ends_what_is_open_before_it_reads(epoch: int) -> None:
     async def scenario(b: Bench) -> None:
         await begin(b)
         assert not await b.partition.transactions.settle_offsets("g")
         await stage(b, sent(4))
-        await command(b, opening(EPOCH + 1))
+        await command(b, opening(epoch))
         settled = asyncio.ensure_future(b.partition.transactions.settle_offsets("g"))
         await turns()
         assert not settled.done(), "the DISCARD is not committed yet"

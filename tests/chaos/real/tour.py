@@ -17,7 +17,7 @@ from tinymq_chaos.real.run.schedule import Act, Episode
 from tinymq_chaos.real.systems import TARGETS, ClusterSpec
 
 # the first two read from leaders, followers and the nearest replica, too
-LOAD = ("idempotent", "plain", "cursors", "churn")
+LOAD = ("idempotent", "plain", "cursors", "transfers", "churn")
 LEADER: Mapping[str, Value] = {"broker": 0.0, "who": "leader"}
 GAP_S = 0.1
 PACE = 2.0  # fewer calls than usual: enough for every fault to meet some
@@ -84,10 +84,10 @@ def kinds(legs: Sequence[Leg]) -> list[str]:
     return [stop.kind for leg in legs for stop in leg.stops]
 
 
-def tour(legs: Sequence[Leg], folder: Path) -> Toured:
+def tour(legs: Sequence[Leg], folder: Path, load: tuple[str, ...] = LOAD) -> Toured:
     """Run the tour. Most of its time is the restart of brokers; other faults take a second."""
     episodes = tuple(Episode(tuple(act(stop) for stop in leg.stops), GAP_S, leg.well) for leg in legs)
-    plan = RunPlan(1, 400.0, tuple(kinds(legs)), LOAD, pace=PACE, episodes=episodes)
+    plan = RunPlan(1, 400.0, tuple(dict.fromkeys(kinds(legs))), load, pace=PACE, episodes=episodes)
     needs = frozenset().union(*(kind.real.needs for kind in FAULTS.values()))
     subject = TARGETS["tinymq"](ClusterSpec(folder, needs=needs))
     try:

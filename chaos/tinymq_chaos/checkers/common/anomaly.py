@@ -19,6 +19,8 @@ class AnomalyKind(StrEnum):
     ABORTED_READ = "aborted read"  # a send that failed for certain is in the log
     TORN = "torn"  # a part of a transaction is visible, and another part is not
     TWO_DECISIONS = "two decisions"  # on one transaction
+    UNPROCESSED = "unprocessed"  # a group has passed a record, and no output of it is there
+    PROCESSED_TWICE = "processed twice"  # a record has two outputs, and the group was not moved back
     INCONSISTENT_OFFSET = "inconsistent offset"  # two records at one offset, or one record at two
     WRONG_ANSWER = "wrong answer"  # of an admin call
     TIME_BACK = "append time moved back"

@@ -95,6 +95,11 @@ class Facts:
         """Return whether nothing is promised of a partition at the end, because it was deleted, or may have been."""
         return log not in self.replicas and self._maybe_deleted(log)
 
+    def is_whole(self, log: Log) -> bool:
+        """Return whether all records that a partition ever had are known from replicas: a missing one was not there."""
+        final = self.finals.get(log)
+        return final is not None and final.certain and not final.start
+
     def committed_by(self, log: Log, call: Call) -> int | None:
         """Return the end of the commit when `call` ended; None if no observer looked, or if a deletion may have come
         between.

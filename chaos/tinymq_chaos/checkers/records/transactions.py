@@ -89,7 +89,8 @@ def two_decisions(facts: Facts) -> Iterator[Anomaly]:
     """The answers to repeated commits of one transaction contradict each other."""
     answers: dict[str, list[Call]] = defaultdict(list)
     for call in facts.of("commit_transaction"):
-        answers[call.args["records"][0]].append(call)
+        for record in call.args["records"][:1]:
+            answers[record].append(call)
     for record, calls in answers.items():
         ends = [call for call in calls if call.outcome in (Outcome.OK, Outcome.FAILED)]
         if len({call.outcome for call in ends}) > 1:
@@ -167,6 +168,4 @@ def _parts(call: Call) -> dict[Log, list[str]]:
 def _judged(facts: Facts, call: Call) -> dict[Log, list[str]]:
     """The parts of a transaction, by log. Empty where logs are not whole, so that a missing record shows nothing."""
     parts = _parts(call)
-    finals = [facts.finals.get(log) for log in parts]
-    whole = all(final is not None and final.certain and not final.start for final in finals)
-    return parts if whole else {}
+    return parts if all(facts.is_whole(log) for log in parts) else {}

@@ -29,7 +29,7 @@ from tinymq_chaos.workloads.context import Workload
 
 RUN = (
     "idempotent", "plain", "lone", "batches", "hasty", "cursors", "takers", "rush", "queues", "counted",
-    "members", "workers", "keyed", "churn", "recreated", "partitions", "metadata",
+    "members", "workers", "keyed", "transfers", "processors", "churn", "recreated", "partitions", "metadata",
 )  # fmt: skip
 """The workloads that run by default.
 

@@ -76,6 +76,9 @@ class Context:
                 await self.clock.sleep(0.2)  # some broker is not registered yet
         raise AssertionError(f"topic {name} could not be made: {last}")
 
+    def watch_leader(self, topic: str, partition: int) -> None:
+        self._around.topics.append((topic, partition))
+
     def client(self, **settings: Any) -> Any:
         client = self._around.make_client(rng=random.Random(self.rng.random()), **settings)
         self._around.clients.append(client)

@@ -13,8 +13,10 @@ from functools import partial
 
 from tinymq_chaos.checkers import CHECKERS, Checker
 from tinymq_chaos.checkers.cluster.deadlines import no_progress, slow_writes, unanswered
+from tinymq_chaos.checkers.records.processing import not_caught_up
 from tinymq_chaos.checkers.records.recreated import refused_by_the_last_topic
 from tinymq_chaos.checkers.records.replicas import lingering_leaders, restless
+from tinymq_chaos.checkers.records.transactions import unfinished_transactions
 
 CROWD_MAX = 4.0
 CROWD_FAIR = 8.0  # tasks for each processor: above it, a slow cluster cannot be told from a slow machine
@@ -37,7 +39,10 @@ NOT_JUDGED: Mapping[str, str] = {
 }
 """By the checker's name: why it does not judge runs of real processes."""
 
-SPEED_CHECKERS = (lingering_leaders, restless, no_progress, slow_writes, refused_by_the_last_topic)
+SPEED_CHECKERS = (
+    lingering_leaders, restless, no_progress, slow_writes, refused_by_the_last_topic, unfinished_transactions,
+    not_caught_up,
+)  # fmt: skip
 SPEED = tuple(checker.__name__ for checker in SPEED_CHECKERS)
 
 

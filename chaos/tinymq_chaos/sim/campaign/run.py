@@ -103,6 +103,9 @@ class Context:
                 await self._world.clock.sleep(0.1)  # some broker is not registered yet
         raise AssertionError(f"topic {name} could not be made")
 
+    def watch_leader(self, topic: str, partition: int) -> None:
+        """Faults strike the leaders of all groups here."""
+
     def client(self, **settings: Any) -> AsyncClient:
         return self._world.client(random.Random(self.rng.random()), **settings)
 

@@ -34,6 +34,9 @@ class BackgroundLoad:
             await self.client().admin.create_topic(self.name, partitions, self.world.replication_factor, timeout=CALL_S)
         return self.name
 
+    def watch_leader(self, topic: str, partition: int) -> None:
+        """Faults strike the leaders of all groups here."""
+
     def client(self, **settings: Any) -> AsyncClient:
         return self.world.client(random.Random(self.rng.random()), **settings)
 

@@ -80,7 +80,8 @@ class ThreadedObject:
         return found
 
     async def _blocking(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        return self._wrapped(await self._in_thread(partial(call, *args, **named)))
+        own = [each._sync if isinstance(each, ThreadedObject) else each for each in args]
+        return self._wrapped(await self._in_thread(partial(call, *own, **named)))
 
     def _called(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
         return self._wrapped(call(*args, **named))

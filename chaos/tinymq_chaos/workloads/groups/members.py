@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinymq.base.errors import TinymqError
-from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads.clients.threaded_client import leave
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
 from tinymq_chaos.workloads.groups.changes import delete, seek
+from tinymq_chaos.workloads.groups.observing import callbacks, follow_cursors, look_at_cursors
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
 
@@ -35,11 +34,11 @@ async def members(context: Context) -> None:
     seats = [_sit(context, seat, name, key, group) for seat in range(SEATS)]
     await asyncio.gather(
         lone(context, sender, client),
-        _observe(context, client, key, group),
+        follow_cursors(context, client, {"topic": key, "group": group}),
         _disturb(context, name, key, group),
         *seats,
     )
-    await _look_once(context, client, f"{context.name} end", key, group)
+    await look_at_cursors(context, client, f"{context.name} end", {"topic": key, "group": group})
     await drain(context, client, name, key, "leader")
 
 
@@ -50,20 +49,11 @@ async def _sit(context: Context, seat: int, topic: str, key: str, group: str) ->
         life += 1
         process = f"{context.name} {seat}.{life}"
         place: dict[str, Any] = {"topic": key, "group": group}
-
-        def told(kind: str, process: str = process, place: dict[str, Any] = place) -> Callable[[Sequence[Any]], None]:
-            def tell(partitions: Sequence[Any]) -> None:
-                begin(context, process, kind, **place).ok([each.partition for each in partitions])
-
-            return tell
-
         consumer = client.consumer(
             topic,
             group=group,
             instance_id=f"seat-{seat}" if seat < STATIC else None,
-            on_assigned=told("assigned"),
-            on_revoked=told("revoked"),
-            on_lost=told("lost_partitions"),
+            **callbacks(context, process, place),
             **CONSUMER,
         )
         try:
@@ -112,15 +102,3 @@ async def _disturb(context: Context, topic: str, key: str, group: str) -> None:
             await seek(context, client, process, topic, place, context.rng.randrange(PARTITIONS))
         elif what == "delete":
             await delete(context, client, process, place)
-
-
-async def _observe(context: Context, client: AsyncClient, key: str, group: str) -> None:
-    while not context.stop.is_set():
-        await _look_once(context, client, f"{context.name} looks", key, group)
-        await pause(context, 0.2, 2.0)
-
-
-async def _look_once(context: Context, client: AsyncClient, process: str, key: str, group: str) -> None:
-    with recording(context, process, "group_lag", topic=key, group=group) as call:
-        found = await client.admin.group_lag(group)
-        call.ok([[each.partition, each.position] for each in found])

@@ -34,6 +34,7 @@ from tinymq_chaos.records import DRAWN, SHARED, name_in_fields
 from tinymq_chaos.workloads.clients.threaded_client import leave
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
 from tinymq_chaos.workloads.groups.changes import delete, seek
+from tinymq_chaos.workloads.groups.observing import follow_cursors, look_at_cursors
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import SETTINGS as READER
 from tinymq_chaos.workloads.readers import drain
@@ -71,9 +72,11 @@ async def _work(context: Context, settings: Mapping[str, object], looks: Any) ->
     shop = Shop(context, name, key, f"{context.name}-g", settings)
     sender = NumberedProducer(context, f"{context.name}.a", name, key, PARTITIONS, looks)
     seats = [_sit(shop, seat) for seat in range(SEATS)]
-    await asyncio.gather(lone(context, sender, client), _observe(shop, client), _disturb(shop), *seats)
+    await asyncio.gather(
+        lone(context, sender, client), follow_cursors(context, client, shop.place), _disturb(shop), *seats
+    )
     await _work_off(shop)
-    await _look_once(shop, client, f"{context.name} end")
+    await look_at_cursors(context, client, f"{context.name} end", shop.place)
     await _read_dead_letters(shop, client)
     await drain(context, client, name, key, "leader")
 
@@ -254,18 +257,6 @@ async def _disturb(shop: Shop) -> None:
             added += 1
             with recording(context, process, "add_partition", topic=shop.key) as call:
                 call.ok((await client.admin.add_partition(shop.topic, timeout=CALL_S)).partition)
-
-
-async def _observe(shop: Shop, client: AsyncClient) -> None:
-    while not shop.context.stop.is_set():
-        await _look_once(shop, client, f"{shop.context.name} looks")
-        await pause(shop.context, 0.2, 2.0)
-
-
-async def _look_once(shop: Shop, client: AsyncClient, process: str) -> None:
-    with recording(shop.context, process, "group_lag", within_s=2 * CALL_S, **shop.place) as call:
-        found = await client.admin.group_lag(shop.group)
-        call.ok([[each.partition, each.position] for each in found])
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------

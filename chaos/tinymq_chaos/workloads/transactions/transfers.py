@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
-from tinymq.base.errors import Fenced, InvalidRequest, TinymqError
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.workloads import readers
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recorded, recording
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, recorded, recording
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
+from tinymq_chaos.workloads.transactions.recorded import RecordedTransaction, look_for_unfinished, watch_coordinator
 
 PARTITIONS = 3
 IDS = 2  # transactional ids, each with a program of its own
@@ -24,9 +23,8 @@ LIFE_S = 3.0  # of a program, about, until another one takes its id over
 RECORDS_MAX = 4  # of one transfer in one partition
 TIMEOUTS_MS = (1_000, 4_000, 60_000)  # of transactions
 BEYOND_S = 1.5  # after its beginning, a transfer that overstays the shortest time-out is committed
-COMMITS_MAX = 3  # of one transfer, while its outcome is unknown
 TRANSFER_S = 30.0  # by which a transfer ends: its calls and pauses, each at its longest
-LAST_S = 10.0  # after all faults: until each id has a transfer that is committed, and nothing is unfinished
+LAST_S = 10.0  # after all faults: until each id has a transfer that is committed
 ENDINGS = ("visible",) * 9 + ("decided",) * 5 + ("rolled back",) * 2 + ("late", "left")
 """How transfers end: by a commit that waits or does not; rolled back; committed after their time; not at all."""
 
@@ -46,7 +44,7 @@ async def transfers(context: Context) -> None:
         *(each.run() for each in accounts),
     )
     await asyncio.gather(*(each.finish() for each in accounts))
-    await _look_for_unfinished(context, reading, [each.transactional_id for each in accounts])
+    await look_for_unfinished(context, reading, [each.transactional_id for each in accounts])
     for replica in ("leader", "follower"):
         await readers.drain(context, reading, name, key, replica)
 
@@ -63,6 +61,7 @@ class Accounts:
 
     async def run(self) -> None:
         """Start one program after another; none of them is told to end."""
+        watch_coordinator(self.context, self.transactional_id)
         running: list[asyncio.Task[None]] = []
         while not self.context.stop.is_set():
             program = self._next_program()
@@ -109,12 +108,12 @@ class Program:
     client: AsyncClient
     transactional_id: str
     over: bool = False
-    _left: Any = None  # the transaction in the middle of which the program ended
+    _left: RecordedTransaction | None = None  # in the middle of which the program ended
 
     async def come_back(self) -> None:
         """Roll back what the program has left open: by now another one has ended it, or nobody ever commits it."""
         if self._left is not None:
-            await self._roll_back(self._left)
+            await self._left.roll_back()
 
     async def transfer(self, ending: str) -> bool:
         """Make one transfer. Return whether it is committed."""
@@ -127,124 +126,28 @@ class Program:
             parts=[[partition, records] for partition, records in parts], idempotent=True,
             records=[record for _, records in parts for record in records],
         )  # fmt: skip
-        transaction = self.client.transaction(
-            self.transactional_id,
+        transaction = RecordedTransaction.of(
+            self.context, self.client, self.sender.process, self.transactional_id,
             transaction_timeout_ms=TIMEOUTS_MS[0] if ending == "late" else rng.choice(TIMEOUTS_MS),
             linger_ms=rng.choice((0, 5)),
-            block_ms_max=CALL_S * 1000,
-            delivery_timeout_ms=CALL_S * 1000,
-        )
+        )  # fmt: skip
         with recorded(call):
             await self._make(transaction, call, ending)
+        self.over = self.over or transaction.fenced
         return call.outcome is Outcome.OK
 
-    async def _make(self, transaction: Any, call: Call, ending: str) -> None:
+    async def _make(self, transaction: RecordedTransaction, call: Call, ending: str) -> None:
         """Make the transfer, and end its call by what the program knows of its outcome."""
-        began = begin(
-            self.context, self.sender.process, "begin_transaction", transactional_id=self.transactional_id
-        )  # fmt: skip
-        with recorded(began):
-            await transaction.begin(timeout=CALL_S)
-            began.ok()
-        if began.outcome is not Outcome.OK:  # no record of it was ever sent
-            self.over = began.error == Fenced.code
-            call.failed(began.error)
-            return
-        try:
-            await self._send(transaction, call.args["parts"])
-        except TinymqError as error:
-            await self._roll_back(transaction)
-            self.over = isinstance(error, Fenced)
-            call.failed(error.code)
-            return
-        if ending == "left":
+        refused = await transaction.begin() or await transaction.send(self.sender, call.args["parts"])
+        if refused:  # nobody has asked for its commit
+            call.failed(refused)
+        elif ending == "left":
             self.over, self._left = True, transaction
             call.failed("left")
         elif ending == "rolled back":
-            await self._roll_back(transaction)
+            await transaction.roll_back()
             call.failed("rolled back")
         else:
             if ending == "late":
                 await self.context.clock.sleep(BEYOND_S)
-            await self._commit(transaction, call, "decided" if ending == "decided" else "visible")
-
-    async def _send(self, transaction: Any, parts: list[list[Any]]) -> None:
-        """Send the records, those of different partitions mixed, in one burst or in several."""
-        left = {partition: list(records) for partition, records in parts}
-        slow = self.context.rng.random() < 0.4
-        while left:
-            partition = self.context.rng.choice(sorted(left))
-            content = self.sender.content(left[partition].pop(0)).arguments()
-            await transaction.send(self.sender.topic, partition=partition, **content)
-            if not left[partition]:
-                del left[partition]
-            if slow:
-                await pause(self.context, 0.0, 0.1)
-
-    async def _commit(self, transaction: Any, call: Call, wait: str) -> None:
-        """Commit, and ask again while the outcome is unknown; or give up, and roll back what may be committed."""
-        for attempt in range(COMMITS_MAX):
-            if attempt and self.context.rng.random() < 0.2:
-                await self._roll_back_unknown(transaction, call)
-                return
-            commit = begin(
-                self.context, self.sender.process, "commit_transaction",
-                transactional_id=self.transactional_id, records=call.args["records"], wait=wait, attempt=attempt,
-            )  # fmt: skip
-            with recorded(commit):
-                commit.ok(await transaction.commit(wait, timeout=CALL_S))
-            if commit.outcome is Outcome.OK:
-                call.ok(commit.result)
-                return
-            if commit.outcome is Outcome.FAILED:
-                self.over = commit.error == Fenced.code
-                call.failed(commit.error)
-                return
-            await pause(self.context, 0.0, 1.0)
-        call.unknown(commit.error)
-
-    async def _roll_back(self, transaction: Any) -> None:
-        """Roll back a transfer whose commit nobody has asked for: whatever the answer, it is not committed."""
-        with recording(
-            self.context, self.sender.process, "abort_transaction", transactional_id=self.transactional_id
-        ) as call:  # fmt: skip
-            await transaction.abort(timeout=CALL_S)
-            call.ok()
-
-    async def _roll_back_unknown(self, transaction: Any, call: Call) -> None:
-        """Roll back a transfer of unknown outcome. The answer tells the outcome."""
-        with recording(
-            self.context, self.sender.process, "abort_transaction", transactional_id=self.transactional_id
-        ) as aborted:  # fmt: skip
-            try:
-                await transaction.abort(timeout=CALL_S)
-            except Fenced:  # which is an InvalidRequest, too, and says nothing of the outcome
-                raise
-            except InvalidRequest:  # it is committed
-                aborted.failed(InvalidRequest.code)
-                call.ok(False)
-                return
-            aborted.ok()
-        if aborted.outcome is Outcome.OK:
-            call.failed("rolled back")
-        else:
-            self.over = aborted.error == Fenced.code
-            call.unknown(aborted.error)
-
-
-async def _look_for_unfinished(context: Context, client: AsyncClient, ids: list[str]) -> None:
-    """Ask for the unfinished transactions until all of them are over."""
-    with recording(context, f"{context.name} unfinished", "unfinished", LAST_S, ids=ids) as call:
-        until_s = context.clock.monotonic() + LAST_S
-        while True:
-            try:
-                found = [await client.admin.describe_transactional_id(each, timeout=CALL_S) for each in ids]
-                left = [[each.transactional_id, t.number, t.state] for each in found for t in each.transactions]
-                if not left or context.clock.monotonic() > until_s:
-                    call.ok(left)
-                    return
-            except TinymqError as error:
-                if context.clock.monotonic() > until_s:
-                    fail(call, error)
-                    return
-            await context.clock.sleep(0.2)
+            await transaction.commit(call, "decided" if ending == "decided" else "visible")
