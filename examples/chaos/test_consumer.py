@@ -15,8 +15,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tinymq import Client
-from tinymq.base.errors import TinymqError
+from tinymq import Client, TinymqError
 from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.run.nemesis import Nemesis
 

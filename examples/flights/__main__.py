@@ -11,7 +11,7 @@ from rich.console import Console
 
 from examples.flights.job import Job
 from examples.flights.source import DataMissing
-from tinymq.base.errors import TinymqError
+from tinymq import TinymqError
 from tinymq.cli.common.exits import Exit, explain
 
 FOLDER = Path(".tinymq/flights")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinymq.client import Client
+from tinymq import Client
 from tinymq.dev import dev_cluster
 
 PARTITION = 0

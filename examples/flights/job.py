@@ -17,8 +17,7 @@ from rich.table import Table
 from examples.flights import compare, produce, replicas, report, source
 from examples.flights.fault import PARTITION, Fault
 from examples.flights.source import Flight
-from tinymq.base.errors import NotFound, TinymqError
-from tinymq.client import Client, TopicDescription
+from tinymq import Client, NotFound, TinymqError, TopicDescription
 from tinymq.dev import dev_cluster, dev_directory
 
 TOPIC = "flights"

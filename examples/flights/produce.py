@@ -11,8 +11,7 @@ from functools import partial
 from examples.flights.acks import Times
 from examples.flights.compare import Place
 from examples.flights.source import Flight
-from tinymq.base.errors import NotDelivered, TinymqError
-from tinymq.client import Client
+from tinymq import Client, NotDelivered, TinymqError
 
 PROGRESS_EVERY = 2_000
 

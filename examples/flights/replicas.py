@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinymq import Client
 from tinymq.base.types import GroupId, TopicId
-from tinymq.client import Client
 from tinymq.log.files.files import RealFiles
 from tinymq.log.files.layout import SEGMENT, first_index_of, group_directory, in_group
 from tinymq.log.segment.scan import frames

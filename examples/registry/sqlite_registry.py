@@ -10,9 +10,9 @@ import sqlite3
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from tinymq import DeadlineExceeded, InvalidConfig, NotReady, OutcomeUnknown, TinymqError
 from tinymq.base.clock import Clock, Timer
 from tinymq.base.config import Timing
-from tinymq.base.errors import DeadlineExceeded, InvalidConfig, NotReady, OutcomeUnknown, TinymqError
 from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.base_registry import BaseRegistry

@@ -151,7 +151,7 @@ def test_tasks_of_celery_send_or_say_why_not(cluster: Cluster, mq: Client, tmp_p
     subprocess.run([sys.executable, "-c", PLACE.format(count)], cwd=tmp_path, env=environment, check=True)
     with celery(tmp_path, {**environment, **({"EARLY": "1"} if early else {})}) as logged:
         if early:
-            assert any("tinymq.base.errors.Closed" in line for line in logged)
+            assert any("tinymq.Closed" in line for line in logged)
             return
         with mq.reader(topic) as reader:
             sent = dict((next(reader).value or b"").split() for _ in range(count))

@@ -165,7 +165,7 @@ def test_the_broker_that_tests_use_is_the_real_one_in_process(cluster: Cluster) 
 TYPED = """
 import asyncio
 from datetime import UTC, datetime
-from tinymq import AsyncClient, Client, Consumer, Job, Message, RecordMetadata, Reject, TinymqError
+from tinymq import AsyncClient, Client, Consumer, Job, Message, RecordMetadata, Reject, TinymqError, UnknownTopic
 mq = Client("localhost:7070", request_timeout_ms=5_000)
 @mq.subscribe("orders", group="billing")
 def bill(message: Message) -> None:
@@ -181,6 +181,8 @@ def place(order: bytes) -> RecordMetadata:
 def read(consumer: Consumer) -> int:
     try:
         return sum(len(message.value or b"") for message in consumer.poll(timeout=1.0))
+    except UnknownTopic as error:
+        return len(error.hint)
     except TinymqError as error:
         print(error.code, error.retriable, error.hint)
         return mq.frame("orders", offsets=(0, 10)).count()

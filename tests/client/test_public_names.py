@@ -19,6 +19,8 @@ from types import FunctionType
 import pytest
 
 import tinymq
+from tinymq.base import errors, extras
+from tinymq.base.errors import PUBLIC
 from tinymq.client.admin.access import AsyncAccess
 from tinymq.client.admin.admin import AsyncAdmin
 from tinymq.client.admin.group_admin import AsyncGroupAdmin
@@ -26,11 +28,13 @@ from tinymq.client.facade.generated.access import Access
 from tinymq.client.facade.generated.admin import Admin
 from tinymq.client.facade.generated.group_admin import GroupAdmin
 from tinymq.client.facade.twins import TWINS
+from tinymq.proto import errors as wire_errors
 from tinymq.testing import Cluster
 from tinymq.testing.faults import Faults
 
 LISTED = Path(__file__).with_name("public_names.txt")
 REACHED = (AsyncAccess, AsyncAdmin, AsyncGroupAdmin, Access, Admin, GroupAdmin)  # by `mq.admin` and `mq.access`
+WITH_ERRORS = (errors, extras, wire_errors)
 TESTING = (Cluster, Faults)  # the second by `cluster.faults()`
 EXPORTED = tuple(getattr(tinymq, name) for name in tinymq.__all__)
 CLASSES = {of.__name__: of for of in (*EXPORTED, *REACHED, *TESTING) if inspect.isclass(of)}
@@ -49,7 +53,7 @@ def names_of(of: type) -> list[str]:
     found = set(dir(of)) - set(dir(builtin))
     for base in ours(of):
         found |= inspect.get_annotations(base).keys()
-        tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        tree = ast.parse(textwrap.dedent(_source_of(base)))
         found |= {
             node.attr
             for node in ast.walk(tree)
@@ -57,6 +61,16 @@ def names_of(of: type) -> list[str]:
             if isinstance(node.value, ast.Name) and node.value.id == "self"
         }
     return sorted(name for name in found if not name.startswith("_"))
+
+
+@cache
+def _source_of(of: type) -> str:
+    """An error names `tinymq` as its module, and stands elsewhere."""
+    if of.__module__ != PUBLIC:
+        return inspect.getsource(of)
+    whole = inspect.getsource(next(each for each in WITH_ERRORS if getattr(each, of.__name__, None) is of))
+    node = next(each for each in ast.parse(whole).body if isinstance(each, ast.ClassDef) and each.name == of.__name__)
+    return ast.get_source_segment(whole, node) or ""
 
 
 def listing() -> str:

@@ -32,6 +32,11 @@ def test_the_package_alone_loads_no_client() -> None:
     assert not {"tinymq.client", "pyarrow", "grpc", "asyncio"} & loaded
 
 
+def test_an_error_alone_loads_no_client() -> None:
+    loaded = loaded_by("from tinymq import UnknownTopic")
+    assert not {"tinymq.client.common", "pyarrow", "grpc", "asyncio", "google.protobuf"} & loaded
+
+
 def test_the_names_for_completion_are_public() -> None:
     import tinymq
     import tinymq.client

@@ -18,7 +18,8 @@
     │                          FolderInUse, PortInUse, UnsafePath
     └── Closed                 used after it was closed
 
-Every operating error is one of these, and no error of a library leaks unmapped. A broken invariant is an
+Every operating error is one of these, and no error of a library leaks unmapped. Applications import them from `tinymq`
+(docs/errors.md), and that is the module that a traceback shows. A broken invariant is an
 AssertionError, and ends the replica that met it (BrokenInvariant), or else the process. On the wire an error is its
 `code`, message, hint and detail.
 """
@@ -26,9 +27,12 @@ AssertionError, and ends the replica that met it (BrokenInvariant), or else the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from tinymq.base.types import Unsent
+
+PUBLIC = "tinymq"  # the module from which applications import the errors
 
 
 class TinymqError(Exception):
@@ -54,6 +58,7 @@ class TinymqError(Exception):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.code = cls.__name__
+        cls.__module__ = PUBLIC if cls.__module__ == __name__ else cls.__module__
         assert cls.code not in BY_CODE, cls.code
         BY_CODE[cls.code] = cls
 
@@ -61,6 +66,7 @@ class TinymqError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
+TinymqError.__module__ = PUBLIC
 BY_CODE: dict[str, type[TinymqError]] = {}
 
 
@@ -71,13 +77,15 @@ class InvalidRequest(TinymqError):
 
 
 class InvalidName(InvalidRequest):
+    """The name of a topic, group or user has a form that is not allowed."""
+
     default_hint = "topic names: 1 to 249 of A-Z a-z 0-9 . _ -"
 
 
 class InvalidBatch(InvalidRequest):
     """The bytes are not a batch of this format, or contradict themselves."""
 
-    default_hint = "send batches made by tinymq's client, or encoded with tinymq.format.batch.encode"
+    default_hint = "send batches made by tinymq's client; docs/wire-protocol.md draws them"
 
 
 class BatchTooLarge(InvalidRequest):
@@ -176,6 +184,8 @@ class NotFound(TinymqError):
 
 
 class UnknownTopic(NotFound):
+    """There is no topic of this name, or it was deleted."""
+
     default_hint = "create it: tinymq topic create NAME"
 
 
@@ -204,6 +214,8 @@ class AlreadyExists(TinymqError):
 
 
 class TopicExists(AlreadyExists):
+    """There is a topic of this name already."""
+
     default_hint = "choose another name, or accept the topic as it is: --if-not-exists, exist_ok=True"
 
 
@@ -270,28 +282,6 @@ class OutcomeUnknown(TinymqError):
     default_hint = "read back before sending again"
 
 
-@dataclass(frozen=True, slots=True)
-class Unsent:
-    """A record that was not acknowledged, and the reason.
-
-    try:
-        producer.flush()
-    except NotDelivered as error:
-        for record in error.records:
-            print(record.topic, record.key, record.error.code)
-    """
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    timestamp_us: int
-    error: TinymqError
-    delay: timedelta | None = None  # as it was sent: delivered so long after it is stored
-    deliver_at: datetime | None = None  # as it was sent
-
-
 class NotDelivered(TinymqError):
     """Records of a producer that ended without an acknowledgement, and whose Delivery was never read.
 
@@ -325,6 +315,8 @@ class Unauthenticated(Denied):
 
 
 class WrongSecret(Denied):
+    """The peer does not know the cluster's secret."""
+
     default_hint = "all brokers of a cluster share one secret file"
 
 
@@ -347,6 +339,8 @@ class StorageError(TinymqError):
 
 
 class DiskFull(StorageError):
+    """The broker's disk has no space left."""
+
     default_hint = "free space on the broker's disk"
     retriable = True
 

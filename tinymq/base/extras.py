@@ -41,6 +41,8 @@ EXTRAS: dict[str, str] = {
 class MissingExtra(ImportError):
     """A package of an extra is not installed. The message names the extra, and the command that installs it."""
 
+    __module__ = "tinymq"  # from which applications import it
+
 
 @contextmanager
 def required(purpose: str) -> Iterator[None]:

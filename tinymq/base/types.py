@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import NamedTuple, NewType
 
-from tinymq.base.errors import InvalidName, InvalidRequest
+from tinymq.base.errors import InvalidName, InvalidRequest, TinymqError
 from tinymq.base.value import value
 
 BrokerId = NewType("BrokerId", int)
@@ -189,3 +190,25 @@ def parse_transaction_name(name: str) -> TransactionNumbers:
         hint = "a transaction is named by three numbers: tinymq transaction list --hung"
         raise InvalidRequest(f"no transaction is named {name!r:.100}", hint=hint)
     return TransactionNumbers(*numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """A record that was not acknowledged, and the reason.
+
+    try:
+        producer.flush()
+    except NotDelivered as error:
+        for record in error.records:
+            print(record.topic, record.key, record.error.code)
+    """
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_us: int
+    error: TinymqError
+    delay: timedelta | None = None  # as it was sent: delivered so long after it is stored
+    deliver_at: datetime | None = None  # as it was sent

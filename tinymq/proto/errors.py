@@ -6,7 +6,7 @@ newer) comes back as a TinymqError that keeps what the sender said about retryin
 
 from __future__ import annotations
 
-from tinymq.base.errors import BY_CODE, TinymqError
+from tinymq.base.errors import BY_CODE, PUBLIC, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 TRAILER = "tinymq-error-bin"  # gRPC metadata key of a status's trailer: a packed Error
@@ -16,6 +16,7 @@ MESSAGE_CHARS_MAX = 2000  # an error never outgrows the message that it travels 
 class UnknownError(TinymqError):
     """The other end answered with a code that this build does not know. detail: wire_code."""
 
+    __module__ = PUBLIC
     default_hint = "the other end is newer: run versions that are closer together"
 
 

@@ -30,6 +30,7 @@ from tinymq.client.cluster.lookups import topic_with as topics_with
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_partition
 from tinymq.client.common.start_positions import OffsetLike, read_offset
+from tinymq.client.common.traces import trimming, untraced
 from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import REPEATED_MAX
@@ -267,6 +268,7 @@ class AsyncHold:
         self._failure: TinymqError | None = None
         self._renewing: asyncio.Task[None] | None = None
 
+    @trimming
     async def acquire(self) -> None:
         """Make the hold, and renew it from now on. `async with` does this first.
 
@@ -299,7 +301,7 @@ class AsyncHold:
         """Raise an error unless the records from `offset` on are certainly kept now. Raises Closed, or the error that
         ended the hold."""
         if self._failure is not None:
-            raise self._failure
+            raise untraced(self._failure)
         if self._cluster.clock.monotonic() >= self._until_s:
             raise Closed(f"{self._topic}/{self._partition} is not held, or not held any more", hint="make another hold")
 

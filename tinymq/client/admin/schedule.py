@@ -11,6 +11,7 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leader_calls import ask_leader, topic_with
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_partition, check_topic
+from tinymq.client.common.traces import trimming
 from tinymq.client.common.values import as_datetime
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -63,6 +64,7 @@ class AsyncSchedule:
         self._after = 0  # the last schedule id that the first of them has shown
         self._page: deque[ScheduledDescription] = deque()
 
+    @trimming
     async def page(self) -> list[ScheduledDescription]:
         """Return the next page: up to 1,000 records of one partition. It is empty at the end.
 

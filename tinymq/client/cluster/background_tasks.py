@@ -1,4 +1,4 @@
-"""Tasks and timers of a client that run in the background, each at most once at a time."""
+"""Tasks and timers of a client that run in the background."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class BackgroundTasks:
-    """Background tasks by name."""
+    """Background tasks by name, each at most once at a time."""
 
     def __init__(self) -> None:
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -53,3 +53,30 @@ class Retries(Generic[Key]):
     def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
+
+
+class Background:
+    """Tasks of a consumer that run until it ends. An error that ends one of them ends the consumer."""
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        """`failed` gets the error of a task that raised."""
+        self._failed = failed
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[object, object, None]) -> None:
+        """Run a task until it ends, or until `close`."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Cancel all tasks, and wait until they have ended."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._failed(error)

@@ -14,6 +14,7 @@ from typing import Self
 from tinymq.base.errors import Fenced, NotFound, OutcomeUnknown, TinymqError
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion
+from tinymq.client.common.traces import untraced
 from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import REQUEST_ID_BYTES, ChannelId
 from tinymq.proto import tinymq_pb2 as pb
@@ -65,7 +66,7 @@ class ChannelConsumer:
         """Raise the error that ended this consumer, if it is dead."""
         if self._failure is not None:
             self._told = True
-            raise self._failure
+            raise untraced(self._failure)
 
     async def commit(self, offset: int, timeout_s: float) -> None:
         """Move the cursor to `offset`. When this returns, it is on a majority of disks."""

@@ -22,6 +22,7 @@ from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_partitions, check_topic, check_wait
 from tinymq.client.common.config import ReaderConfig
 from tinymq.client.common.start_positions import END, KnownOffset, OffsetQuestion, Places, by_partition, check_range
+from tinymq.client.common.traces import trimming, untraced
 from tinymq.client.consume.fetch_buffer import FetchBuffer
 from tinymq.client.consume.fetch_policy import FollowPolicy
 from tinymq.client.consume.partition_fetcher import Cursor, PartitionFetcher
@@ -191,6 +192,7 @@ class ReaderCore:
     ) -> None:
         await self.close()
 
+    @trimming
     async def arrival(self, timeout_s: float | None) -> bool:
         """Wait until records wait in `buffer`. False: the time is up, or the end is reached. Raises what stopped it."""
         try:
@@ -200,7 +202,7 @@ class ReaderCore:
                     if self._closed:
                         raise Closed("the reader is closed")
                     if self._failure is not None:
-                        raise self._failure
+                        raise untraced(self._failure)
                     if self.buffer.complete:
                         return False
                     self._arrived.clear()

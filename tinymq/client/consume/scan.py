@@ -39,6 +39,7 @@ from tinymq.client.common.argument_checks import (
     check_wait,
 )
 from tinymq.client.common.config import ReaderConfig
+from tinymq.client.common.traces import untraced
 from tinymq.client.consume.fetch_policy import FollowPolicy
 from tinymq.client.consume.partition_fetcher import Cursor, PartitionFetcher
 from tinymq.client.consume.records import Chunk
@@ -297,7 +298,7 @@ class ScanCore:
             self._offset = chunk.next_offset
             return chunk.table()
         if self._failure is not None:
-            raise self._failure
+            raise untraced(self._failure)
         self._offset = self._range.end
         return None
 

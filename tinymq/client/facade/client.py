@@ -22,6 +22,7 @@ from tinymq.client.common.due import Delay
 from tinymq.client.common.options import ClientOptions, HandlerOptions
 from tinymq.client.common.servers import find_cluster
 from tinymq.client.common.start_positions import Place
+from tinymq.client.common.traces import trim
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.client.facade.generated.client import ClientCalls
@@ -233,15 +234,23 @@ class Client(ClientCalls):
         if self._closed:
             raise Closed("the client is closed")
         loop_thread = self._loop_thread
-        with stopping_signals(lambda again: self._serving.stop(now=again)) if signals else contextlib.nullcontext():
-            loop_thread.run(self._async.serve_with(self._serving, stop_timeout=stop_timeout, signals=False))
+        try:
+            with stopping_signals(lambda again: self._serving.stop(now=again)) if signals else contextlib.nullcontext():
+                loop_thread.run(self._async.serve_with(self._serving, stop_timeout=stop_timeout, signals=False))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def run(self, *, stop_timeout: float = STOP_TIMEOUT_S) -> None:
         """As `serve`: call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. The client stays open.
 
         `stop_timeout`: seconds that handlers which have begun may take. Raises what ended a subscription.
         """
-        self.serve(stop_timeout=stop_timeout)
+        try:
+            self.serve(stop_timeout=stop_timeout)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def stop(self, *, now: bool = False) -> None:
         """Finish what is started, release the rest, and end `run` or `serve`. `now`: do not wait for the handlers.

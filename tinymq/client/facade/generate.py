@@ -104,7 +104,7 @@ def _async_method(node: Function) -> str:
     if node.name == "__aiter__" or (node.name == "__aenter__" and _only_returns_self(node)):
         keyword, body = ("def" if node.name == "__aiter__" else "async def"), "return self"
     elif node.name == "__aenter__":
-        keyword, body = "async def", f"await {call}\nreturn self"
+        keyword, body = "async def", _trimming(f"await {call}\nreturn self")
     elif node.name == "__repr__":
         body = "return repr(self._core)"
     elif node.name == "__anext__":  # without a coroutine of its own, because each message would pay for it
@@ -113,7 +113,8 @@ def _async_method(node: Function) -> str:
         returns = BY_SOURCE[returns].asynchronous.name
         body = f"return {returns}({call})"
     elif isinstance(node, ast.AsyncFunctionDef) and not _is_generator(node):
-        keyword, body = "async def", f"return await {call}" if returns != "None" else f"await {call}"
+        awaited = f"return await {call}" if returns != "None" else f"await {call}"
+        keyword, body = "async def", _trimming(awaited)
     else:
         body = f"return {call}" if returns != "None" else call
     doc = ast.get_docstring(node)
@@ -143,7 +144,7 @@ def _method(node: Function, name: str) -> str:
     if node.name == "__aiter__" or (node.name == "__aenter__" and _only_returns_self(node)):
         returns, body = "Self", "return self"
     elif node.name == "__aenter__":
-        body = "self._loop_thread.run(self._async.__aenter__())\nreturn self"
+        body = _trimming("self._loop_thread.run(self._async.__aenter__())\nreturn self")
     else:
         body = _passed_on(node, returns)
         returns = BY_SOURCE[returns].name if returns in BY_SOURCE else returns
@@ -158,13 +159,14 @@ def _passed_on(node: Function, returns: str) -> str:
     if returns in BY_SOURCE:  # the object belongs to the loop, so the loop has to make it
         twin = BY_SOURCE[returns]
         loading = f"from {twin.sync.home} import {twin.name}\n\n" if twin.lazy else ""
-        return f"{loading}return {twin.name}(self._loop_thread, self._loop_thread.do(lambda: {call}))"
+        made = f"return {twin.name}(self._loop_thread, self._loop_thread.do(lambda: {call}))"
+        return loading + _trimming(made)
     if isinstance(node, ast.FunctionDef):
         return f"return {call}" if returns != "None" else call
     waiting = f"self._loop_thread.run({call})"
     if node.name in ENDINGS:
-        return f"if self._loop_thread.alive:\n    {waiting}"
-    return f"return {waiting}" if returns != "None" else waiting
+        return _trimming(f"if self._loop_thread.alive:\n    {waiting}")
+    return _trimming(f"return {waiting}" if returns != "None" else waiting)
 
 
 def _beginning(twin: Twin, bases: list[str]) -> str:
@@ -189,6 +191,11 @@ def _in_sync_words(doc: str) -> str:
 # ---- both -------------------------------------------------------------------------------------------------
 
 
+def _trimming(body: str) -> str:
+    """A method's body whose errors show the application's lines only."""
+    return f"try:\n{_indented(body)}\nexcept TinymqError as raised:\n    trim(raised)\n    raise"
+
+
 def _arguments(args: ast.arguments) -> str:
     """The arguments of the call that passes a signature's values on."""
     names = [arg.arg for arg in (*args.posonlyargs, *args.args)][1:]
@@ -200,7 +207,8 @@ def _imports(half: Half, source: ast.Module, code: str) -> str:
     """The import of every name that the code uses, from the module from which the class of the core imports it."""
     twin = half.twin
     homes = {"LoopThread": "tinymq.client.facade.loop_thread", "Self": "typing", "TYPE_CHECKING": "typing"}
-    homes["Awaitable"] = "collections.abc"
+    homes |= {"Awaitable": "collections.abc", "TinymqError": "tinymq.base.errors"}
+    homes["trim"] = "tinymq.client.common.traces"
     modules: dict[str, str] = {}  # by their local name: `import x as y`
     for node in source.body:
         if isinstance(node, ast.ImportFrom):

@@ -10,6 +10,7 @@ When nothing refers to a LoopThread any more, it closes its client and ends its 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 
 from tinymq.base.errors import Closed, TinymqError
 from tinymq.client.common.forks import forked
+from tinymq.client.common.traces import trim
 from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.client.produce import exit
 
@@ -72,9 +74,14 @@ class LoopThread:
             raise
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, loop)
         try:
-            return _result(future)
+            _wait(future)
         except BaseException:
             future.cancel()  # an interrupted wait takes its work with it
+            raise
+        try:
+            return future.result()
+        except TinymqError as raised:
+            trim(raised)
             raise
 
     @property
@@ -145,18 +152,15 @@ class LoopThread:
             return self._loop
 
 
-def _result(future: Future[T]) -> T:
-    """Wait for a future, in a thread that may be the main one.
+def _wait(future: Future[Any]) -> None:
+    """Wait for the end of a future, in a thread that may be the main one.
 
     Only the main thread runs the functions of signals. The system may interrupt another thread for a signal, and then a
     wait without a limit would not end: neither Ctrl-C nor SIGTERM would be seen.
     """
-    while True:
-        try:
-            return future.result(SIGNAL_S)
-        except TimeoutError:  # of the wait, or of the work
-            if future.done():
-                return future.result()
+    while not future.done():
+        with contextlib.suppress(TimeoutError):  # of the wait: one of the work is returned
+            future.exception(SIGNAL_S)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

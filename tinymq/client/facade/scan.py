@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from queue import Empty
 
 import pyarrow as pa
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.common.one_thread import OneThread
+from tinymq.client.common.traces import trim
 from tinymq.client.consume.scan import ScanCore
 from tinymq.client.facade.generated.scan import ScanCalls
 from tinymq.client.facade.loop_thread import LoopThread
@@ -31,15 +34,21 @@ class Scan(ScanCalls):
 
     def __next__(self) -> pa.RecordBatch:
         """The next batch, of one row or more. Waits for it; ends at `end`."""
-        with self._one_thread:
-            try:
-                batch = self._async.take(block=False)
-            except Empty:
+        try:
+            with self._one_thread:
+                with contextlib.suppress(Empty):
+                    return self._take(block=False)
                 self.open()  # raises in a forked child, where no batch would ever come
-                batch = self._async.take(block=True)
-            if batch is None:
-                raise StopIteration
-            return batch
+                return self._take(block=True)
+        except TinymqError as raised:
+            trim(raised)
+            raise
+
+    def _take(self, block: bool) -> pa.RecordBatch:
+        batch = self._async.take(block)
+        if batch is None:
+            raise StopIteration
+        return batch
 
     def open(self) -> None:
         """Start to fetch, and wait for nothing. Done by the first use, or by `with`. A second call does nothing."""

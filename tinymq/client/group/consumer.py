@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import Self
 
 from tinymq.base.errors import Closed, InvalidRequest, NotFound, TinymqError
+from tinymq.client.cluster.background_tasks import Background
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.offsets import list_offsets
 from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import check_channel, check_consumer, check_count, check_wait
-from tinymq.client.common.background import Background
 from tinymq.client.common.config import ConsumerConfig, reader_config
 from tinymq.client.common.start_positions import END, KnownOffset, Place, read_place
+from tinymq.client.common.traces import trimming, untraced
 from tinymq.client.consume.records import Message
 from tinymq.client.group.assigned_buffer import AssignedBuffer
 from tinymq.client.group.fetched_records import TopicPartition
@@ -149,6 +150,7 @@ class ConsumerCore:
             return False
         return membership is None or membership.alive
 
+    @trimming
     async def arrival(self, timeout_s: float | None) -> bool:
         """Wait until a message waits. What was handed out before is done. False: the time is up. Raises what stopped
         the consumer."""
@@ -380,7 +382,7 @@ class ConsumerCore:
         if self._closed:
             raise Closed("the consumer is closed")
         if self._failure is not None:
-            raise self._failure
+            raise untraced(self._failure)
 
     def _tell(self, what: str, places: Sequence[TopicPartition]) -> None:
         callback = self._callbacks[what]

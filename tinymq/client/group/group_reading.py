@@ -15,9 +15,9 @@ from tinymq.base.errors import (
     UnknownTopic,
     WrongKind,
 )
+from tinymq.client.cluster.background_tasks import Background
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.coordinator_calls import CoordinatorCalls
-from tinymq.client.common.background import Background
 from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion, Place
 from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import REQUEST_ID_BYTES, ChannelId, GroupRef

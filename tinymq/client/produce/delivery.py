@@ -15,6 +15,7 @@ from tinymq.base.errors import TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.base.value import value
 from tinymq.client.common.argument_checks import check_wait
+from tinymq.client.common.traces import untraced
 from tinymq.client.common.values import as_datetime
 from tinymq.client.produce.producer_batch import BatchMetadata, ProducerBatch, acquired, locked
 
@@ -59,7 +60,7 @@ class _RecordDelivery(ABC, Generic[Result]):
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise untraced(error)
         return self._result()
 
     def exception(self, timeout: float | None = None) -> TinymqError | None:
@@ -88,7 +89,7 @@ class _RecordDelivery(ABC, Generic[Result]):
             yield from batch.ended_on_loop()
         error = None if batch.error is None else batch.take_error((self._row,))
         if error is not None:
-            raise error
+            raise untraced(error)
         return self._result()
 
     def __repr__(self) -> str:
@@ -226,7 +227,7 @@ class BatchDelivery:
         """Wait for all batches, and return their places in the order of the rows. Raises as Delivery.result."""
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise untraced(error)
         return [part.metadata() for part in self._parts]
 
     def exception(self, timeout: float | None = None) -> TinymqError | None:
@@ -260,7 +261,7 @@ class BatchDelivery:
             yield from part.wait_async().__await__()
         error = self._error()
         if error is not None:
-            raise error
+            raise untraced(error)
         return [part.metadata() for part in self._parts]
 
     def _when_all_done(self, call: Callable[[], None]) -> None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tinymq.base.errors import Closed, TinymqError, Unsent
+from tinymq.base.errors import Closed, TinymqError
+from tinymq.base.types import Unsent
 from tinymq.base.value import value
 from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import FORK_HINT, check_wait

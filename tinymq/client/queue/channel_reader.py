@@ -14,6 +14,7 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.argument_checks import check_channel, check_consumer
 from tinymq.client.common.config import QueueConfig, default_client_id, reader_config
 from tinymq.client.common.start_positions import OffsetLike, Place, read_offset, read_place
+from tinymq.client.common.traces import trimming
 from tinymq.client.consume import cursors
 from tinymq.client.consume.channel_consumer import ChannelConsumer
 from tinymq.client.consume.cursors import ChannelId
@@ -76,6 +77,7 @@ class ChannelReader:
             consumer.handed = messages[-1].offset + 1
         return messages
 
+    @trimming
     async def arrival(self, timeout_s: float | None) -> bool:
         """Wait until `take` has a message. Returns False if there is none, and none came in time."""
         await self.open()

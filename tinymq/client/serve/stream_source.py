@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from tinymq.base.errors import NotFound
 from tinymq.base.retry import Backoff
+from tinymq.client.cluster.background_tasks import Background
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.common.background import Background
 from tinymq.client.common.config import ConsumerConfig, configure, reader_config
+from tinymq.client.common.traces import untraced
 from tinymq.client.consume.records import Message
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.group_reading import GroupReading
@@ -63,7 +64,7 @@ class StreamSource:
     async def take(self) -> Message | None:
         while not self._stopped:
             if self._failure is not None:
-                raise self._failure
+                raise untraced(self._failure)
             # A member without a session owns nothing: another one may have its partitions by now.
             message = self._buffer.take() if self.alive else None
             if message is not None:

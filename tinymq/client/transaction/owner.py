@@ -9,6 +9,7 @@ from tinymq.base.types import check_transactional_id
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.transaction_calls import TransactionCalls
 from tinymq.client.cluster.transaction_descriptions import TransactionAdmin, TransactionalIdDescription
+from tinymq.client.common.traces import untraced
 from tinymq.proto import tinymq_pb2 as pb
 
 FENCED_HINT = "one program at a time uses a transactional id; to take it over again, make a new client"
@@ -40,7 +41,7 @@ class Owner:
         OutcomeUnknown: it may have begun, and the next one ends it.
         """
         if self._fenced is not None:
-            raise self._fenced
+            raise untraced(self._fenced)
         if self._open is not None or self._beginning:
             raise InvalidRequest(
                 f"a transaction of {self.name!r} is open already",

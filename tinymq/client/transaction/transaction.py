@@ -32,6 +32,7 @@ from tinymq.client.cluster.transaction_calls import Place
 from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription
 from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import WAIT_S_MIN, check_wait
+from tinymq.client.common.traces import untraced
 from tinymq.client.common.transaction_config import TransactionConfig, producer_config
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.group.consumer import ConsumerCore
@@ -293,7 +294,7 @@ class TransactionCore:
             if self._state is State.OPEN:
                 await self.commit()
             elif self._left is not None:
-                raise self._left
+                raise untraced(self._left)
         elif self._state is State.OPEN:
             try:
                 await self.abort(timeout=LEAVING_IN_ERROR_S)
@@ -386,7 +387,7 @@ class TransactionCore:
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         """Stand in for `append` while the transaction takes no records. Raises the reason."""
         if self._failure is not None:
-            raise self._failure
+            raise untraced(self._failure)
         if self._state is State.NEW:
             raise InvalidRequest("the transaction has not begun", hint="use it in `with`, or call begin")
         raise Closed(f"the transaction is {self._state.value}", hint="begin another one: mq.transaction(...)")

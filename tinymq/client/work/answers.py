@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 
 from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.client.common.argument_checks import check_wait
+from tinymq.client.common.traces import untraced
 from tinymq.client.work.job import Answer, Job
 
 
@@ -59,7 +60,7 @@ class Answers:
             finally:
                 job._answer = None
             if answer.error is not None and job._loss is None:
-                raise answer.error
+                raise untraced(answer.error)
         if job._loss is not None:
             if job._counted == self._flushes:  # `flush` need not raise it, too
                 job._counted = -1

@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tinymq.base.errors import Closed, DeadlineExceeded, LeaseLost, OutcomeUnknown, TinymqError, WrongKind
+from tinymq.client.cluster.background_tasks import Background
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import check_channel, check_count, check_wait
-from tinymq.client.common.background import Background
 from tinymq.client.common.config import WorkerConfig
 from tinymq.client.common.start_positions import Place
+from tinymq.client.common.traces import trimming, untraced
 from tinymq.client.work.answers import Answers
 from tinymq.client.work.grants import Verb
 from tinymq.client.work.job import ERROR_LENGTH_MAX, Job, State
@@ -140,6 +141,7 @@ class WorkerCore:
             found.append(job)
         return found
 
+    @trimming
     async def arrival(self, timeout_s: float | None) -> bool:
         """Wait until a job is here. False: the time is up, or `stop` was called. Raises what ended the worker."""
         await self.open()
@@ -310,7 +312,7 @@ class WorkerCore:
         if self._closed:
             raise Closed("the worker is closed")
         if self._failure is not None:
-            raise self._failure
+            raise untraced(self._failure)
 
     # ---- the end ----------------------------------------------------------------------------------------------
 

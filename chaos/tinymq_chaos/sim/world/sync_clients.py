@@ -63,14 +63,18 @@ class Awaited:
         self._thread = threads.running
         self._future = future
 
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for the result, longer than `timeout` if need be: a LoopThread would only ask again, for signals."""
+    def result(self) -> Any:
+        """The result of a future that has ended."""
+        return self._future.result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end, longer than `timeout` if need be: a LoopThread would only ask again, for signals."""
         thread = self._thread
         assert thread is not None, "the loop would wait for itself"
         self._future.add_done_callback(lambda _: thread.wake())
         thread.until(self._future.done)
         thread.step()
-        return self._future.result()
+        return self._future.exception()
 
 
 class SimLoopThread(LoopThread):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.admin.access import AsyncAccess, QuotaBounds
 from tinymq.client.admin.users import AccessAnswer, QuotaDescription, UserDescription, WhoAmI
+from tinymq.client.common.traces import trim
 from tinymq.client.facade.loop_thread import LoopThread
 
 
@@ -50,19 +52,35 @@ class Access:
 
         Raises Unauthenticated where brokers check callers and know none here.
         """
-        return self._loop_thread.run(self._async.who_am_i(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.who_am_i(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def list_users(self, name: str = "", *, timeout: float | None = None) -> list[UserDescription]:
         """Return all users and roles, or those of one name. Raises NotFound, Denied."""
-        return self._loop_thread.run(self._async.list_users(name, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.list_users(name, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def create_user(self, name: str, *, role: bool = False, timeout: float | None = None) -> None:
         """Make a user, who may do nothing yet; with `role` a role. Raises InvalidName, AlreadyExists, Denied."""
-        self._loop_thread.run(self._async.create_user(name, role=role, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.create_user(name, role=role, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def delete_user(self, name: str, *, role: bool = False, timeout: float | None = None) -> None:
         """Delete a user with all its tokens and grants, or a role. Raises NotFound, Denied, OutcomeUnknown."""
-        self._loop_thread.run(self._async.delete_user(name, role=role, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.delete_user(name, role=role, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def create_token(
         self, user: str, *, label: str = "", lifetime: float | None = None, timeout: float | None = None
@@ -71,11 +89,21 @@ class Access:
 
         `lifetime`: seconds until it expires; None: never. Raises NotFound, QuotaExceeded (64 to a user), Denied.
         """
-        return self._loop_thread.run(self._async.create_token(user, label=label, lifetime=lifetime, timeout=timeout))
+        try:
+            return self._loop_thread.run(
+                self._async.create_token(user, label=label, lifetime=lifetime, timeout=timeout)
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def revoke_token(self, user: str, token_id: str = "*", *, timeout: float | None = None) -> None:
         """Revoke the token `token_id` of a user, or all ("*"). Open streams end, too. Raises NotFound, Denied."""
-        self._loop_thread.run(self._async.revoke_token(user, token_id, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.revoke_token(user, token_id, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def grant(
         self, name: str, operation: str, resource: str, *, role: bool = False, timeout: float | None = None
@@ -86,7 +114,11 @@ class Access:
         transactional_id:NAME, cluster; NAME* stands for all names that begin so. Raises InvalidRequest, NotFound,
         QuotaExceeded, Denied.
         """
-        return self._loop_thread.run(self._async.grant(name, operation, resource, role=role, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.grant(name, operation, resource, role=role, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def revoke(
         self, name: str, operation: str, resource: str, *, role: bool = False, timeout: float | None = None
@@ -94,22 +126,38 @@ class Access:
         """Take a grant back. `operation` and `resource`: as it was given. Raises NotFound if there is none,
         InvalidRequest, Denied.
         """
-        self._loop_thread.run(self._async.revoke(name, operation, resource, role=role, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.revoke(name, operation, resource, role=role, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def add_role(self, user: str, role: str, *, timeout: float | None = None) -> bool:
         """Give a user a role. Returns False if it has it already. Raises NotFound, QuotaExceeded, Denied."""
-        return self._loop_thread.run(self._async.add_role(user, role, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.add_role(user, role, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def remove_role(self, user: str, role: str, *, timeout: float | None = None) -> None:
         """Take a role from a user. Raises NotFound, Denied."""
-        self._loop_thread.run(self._async.remove_role(user, role, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.remove_role(user, role, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def test_access(self, user: str, operation: str, resource: str, *, timeout: float | None = None) -> AccessAnswer:
         """Return whether a user may do `operation` on `resource` (see `grant`), and by which grant.
 
         Raises NotFound, InvalidRequest, Denied.
         """
-        return self._loop_thread.run(self._async.test_access(user, operation, resource, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.test_access(user, operation, resource, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def set_quota(self, user: str, *, timeout: float | None = None, **bounds: Unpack[QuotaBounds]) -> QuotaDescription:
         """Set some bounds of a user, or of every user ("*") as far as a user has none of its own; None removes a bound.
@@ -119,15 +167,27 @@ class Access:
         A rate holds for each broker, and all clients of the user share it; counts hold for the cluster. Other bounds
         stay. Returns the user's own bounds as they are now. Raises InvalidRequest, InvalidName, Denied.
         """
-        return self._loop_thread.run(self._async.set_quota(user, timeout=timeout, **bounds))
+        try:
+            return self._loop_thread.run(self._async.set_quota(user, timeout=timeout, **bounds))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def delete_quota(self, user: str, *, timeout: float | None = None) -> None:
         """Remove all bounds of a user, or of every user ("*"). Raises NotFound, Denied."""
-        self._loop_thread.run(self._async.delete_quota(user, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.delete_quota(user, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def list_quotas(self, user: str = "", *, timeout: float | None = None) -> list[QuotaDescription]:
         """Return all quotas, or that of one user. Raises NotFound, Denied."""
-        return self._loop_thread.run(self._async.list_quotas(user, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.list_quotas(user, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def switch(self, enabled: bool, *, timeout: float | None = None) -> list[str]:
         """Switch the checks of callers on (`enabled`) or off, in the whole cluster, and return the administrators by
@@ -136,4 +196,8 @@ class Access:
         Only an administrator can do so, and proves with this very call that its token works. Raises Unauthenticated,
         Denied, OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.switch(enabled, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.switch(enabled, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.admin.admin import LEASE_S, AsyncAdmin
 from tinymq.client.admin.channels import PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
@@ -14,6 +15,7 @@ from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.cluster.routing import Broker, Partition
 from tinymq.client.cluster.transaction_descriptions import HungTransaction, TransactionalIdDescription
 from tinymq.client.common.start_positions import OffsetLike, Place
+from tinymq.client.common.traces import trim
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
 from tinymq.client.facade.generated.group_admin import GroupAdmin
 from tinymq.client.facade.generated.hold import Hold
@@ -103,18 +105,26 @@ class Admin(GroupAdmin):
         `settings`: by name, such as {"retention_ms": 86_400_000, "max_bytes": None}; docs/topics.md has them all.
         Raises InvalidName, TopicExists, InvalidRequest (too few brokers), InvalidConfig (settings), OutcomeUnknown.
         """
-        return self._loop_thread.run(
-            self._async.create_topic(
-                name, partitions, replication_factor, settings=settings, exist_ok=exist_ok, timeout=timeout
+        try:
+            return self._loop_thread.run(
+                self._async.create_topic(
+                    name, partitions, replication_factor, settings=settings, exist_ok=exist_ok, timeout=timeout
+                )
             )
-        )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic with its records, for good. Groups and channels lose their cursors in it.
 
         Raises UnknownTopic, OutcomeUnknown.
         """
-        self._loop_thread.run(self._async.delete_topic(name, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.delete_topic(name, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def alter_topic(
         self, name: str, settings: Mapping[str, object], *, timeout: float | None = None
@@ -123,7 +133,11 @@ class Admin(GroupAdmin):
 
         Brokers apply it when they hear of it, within moments. Raises UnknownTopic, InvalidConfig, OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.alter_topic(name, settings, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.alter_topic(name, settings, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def add_partition(self, topic: str, *, timeout: float | None = None) -> Partition:
         """Add a partition, with a number that the topic never had before, and wait until it has a leader.
@@ -131,7 +145,11 @@ class Admin(GroupAdmin):
         From then on keys may belong to other partitions than before: see docs/topics.md. Raises UnknownTopic,
         InvalidRequest (too few brokers, a bound is reached), OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.add_partition(topic, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.add_partition(topic, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def delete_partition(self, topic: str, partition: int, *, timeout: float | None = None) -> None:
         """Delete a partition and its records. Its number is never used again.
@@ -139,7 +157,11 @@ class Admin(GroupAdmin):
         From then on keys may belong to other partitions than before. Raises UnknownTopic, UnknownPartition,
         InvalidRequest (it is the topic's last partition), OutcomeUnknown.
         """
-        self._loop_thread.run(self._async.delete_partition(topic, partition, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.delete_partition(topic, partition, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def transfer_leader(
         self, topic: str, partition: int, to: int | None = None, *, timeout: float | None = None
@@ -152,15 +174,27 @@ class Admin(GroupAdmin):
         Raises UnknownTopic, UnknownPartition, InvalidRequest (`to` holds no replica), NotReady (it is not alive, not
         listed or catching up), DeadlineExceeded (the leader is the same as before), OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.transfer_leader(topic, partition, to, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.transfer_leader(topic, partition, to, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
         """Return all topics, by name, as of a moment during this call: what was acknowledged before it is included."""
-        return self._loop_thread.run(self._async.list_topics(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.list_topics(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
         """Return one topic, as of a moment during this call. Raises UnknownTopic."""
-        return self._loop_thread.run(self._async.describe_topic(name, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.describe_topic(name, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def offsets(self, name: str, *, partial: bool = False, timeout: float | None = None) -> dict[int, PartitionOffsets]:
         """Return, by partition, the log start and the offset behind the last committed record.
@@ -168,7 +202,11 @@ class Admin(GroupAdmin):
         The leaders answer, or else the replica that knows most: never above what was acknowledged. Raises UnknownTopic;
         DeadlineExceeded when no replica of a partition answers: `partial` leaves that one out.
         """
-        return self._loop_thread.run(self._async.offsets(name, partial=partial, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.offsets(name, partial=partial, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
         """Return, by partition, the offset of a place: "earliest", "latest", or a datetime with a zone.
@@ -176,7 +214,11 @@ class Admin(GroupAdmin):
         A datetime is the first record with that timestamp or a later one, and the end if there is none. Raises
         UnknownTopic, InvalidRequest.
         """
-        return self._loop_thread.run(self._async.find_offsets(name, place, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.find_offsets(name, place, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def kept_sizes(
         self, topic: str, partitions: Iterable[int], *, timeout: float | None = None
@@ -185,7 +227,11 @@ class Admin(GroupAdmin):
 
         A partition whose leader does not answer in time is left out. Raises UnknownTopic, UnknownPartition.
         """
-        return self._loop_thread.run(self._async.kept_sizes(topic, partitions, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.kept_sizes(topic, partitions, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None = None) -> int:
         """Remove for good the records before an Offset, or before the first record at or after a datetime.
@@ -193,19 +239,35 @@ class Admin(GroupAdmin):
         Returns the log start after that. Disks follow segment by segment. Raises OffsetOutOfRange beyond the end; Held
         when a hold keeps some of them.
         """
-        return self._loop_thread.run(self._async.trim(topic, partition, before, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.trim(topic, partition, before, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def brokers(self, *, timeout: float | None = None) -> list[Broker]:
         """Return the brokers that the registry knows now, by id; those that died some seconds ago may be among them."""
-        return self._loop_thread.run(self._async.brokers(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.brokers(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """The state of every broker, as it describes itself; also of those that do not answer or are not registered."""
-        return self._loop_thread.run(self._async.cluster_status(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.cluster_status(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
         """Return the cluster's feature level, and which brokers keep it there: docs/operations.md."""
-        return self._loop_thread.run(self._async.feature_level(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.feature_level(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def hold_feature_level(self, level: int = 0, *, timeout: float | None = None) -> FeatureLevel:
         """Make every broker that answers announce at most this level (0: the present one), so that the cluster's level
@@ -213,22 +275,38 @@ class Admin(GroupAdmin):
 
         Raises InvalidRequest (the level is below the present one, or above what a broker knows), UnsupportedVersion.
         """
-        return self._loop_thread.run(self._async.hold_feature_level(level, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.hold_feature_level(level, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def release_feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
         """End the hold on every broker that answers: the level rises once all members announce a higher one."""
-        return self._loop_thread.run(self._async.release_feature_level(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.release_feature_level(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
         """Which brokers have sent what to the scan `scan_id` (see Client.scan), as each broker counts it.
 
         A broker remembers the latest 1,000 scans until it stops. Raises InvalidName, BrokerUnreachable.
         """
-        return self._loop_thread.run(self._async.describe_scan(scan_id, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.describe_scan(scan_id, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def list_scans(self, *, timeout: float | None = None) -> list[ScanSummary]:
         """The scans that the brokers remember, the latest first. Raises BrokerUnreachable."""
-        return self._loop_thread.run(self._async.list_scans(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.list_scans(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def list_channels(
         self, topic: str, partition: int | None = None, *, timeout: float | None = None
@@ -237,7 +315,11 @@ class Admin(GroupAdmin):
 
         Raises UnknownTopic, UnknownPartition.
         """
-        return self._loop_thread.run(self._async.list_channels(topic, partition, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.list_channels(topic, partition, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def seek_channel(
         self,
@@ -255,13 +337,23 @@ class Admin(GroupAdmin):
         The channel's consumer is Fenced at its next commit; with `unless_read` the call itself is, while one is on
         record. With `make` a missing channel begins at `to`. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
         """
-        return self._loop_thread.run(
-            self._async.seek_channel(topic, partition, channel, to, unless_read=unless_read, make=make, timeout=timeout)
-        )
+        try:
+            return self._loop_thread.run(
+                self._async.seek_channel(
+                    topic, partition, channel, to, unless_read=unless_read, make=make, timeout=timeout
+                )
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def delete_channel(self, topic: str, partition: int, channel: str, *, timeout: float | None = None) -> None:
         """Delete a channel of one partition, with its cursor. Its consumer gets an error. Raises UnknownChannel."""
-        self._loop_thread.run(self._async.delete_channel(topic, partition, channel, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.delete_channel(topic, partition, channel, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def get_consumer(
         self, topic: str, partition: int, channel: str, *, timeout: float | None = None
@@ -270,7 +362,11 @@ class Admin(GroupAdmin):
 
         Raises UnknownChannel.
         """
-        return self._loop_thread.run(self._async.get_consumer(topic, partition, channel, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.get_consumer(topic, partition, channel, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def unset_consumer(
         self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
@@ -279,21 +375,34 @@ class Admin(GroupAdmin):
 
         Raises UnknownChannel.
         """
-        self._loop_thread.run(self._async.unset_consumer(topic, partition, channel, epoch, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.unset_consumer(topic, partition, channel, epoch, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def scheduled(self, topic: str, partition: int | None = None, *, timeout: float | None = None) -> Schedule:
         """The delayed records of a topic, or of a partition, that are not delivered yet: iterate over it. See
         Schedule. `timeout` is of each page.
         """
-        return Schedule(
-            self._loop_thread, self._loop_thread.do(lambda: self._async.scheduled(topic, partition, timeout=timeout))
-        )
+        try:
+            return Schedule(
+                self._loop_thread,
+                self._loop_thread.do(lambda: self._async.scheduled(topic, partition, timeout=timeout)),
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S) -> Hold:
         """Keep the records from `offset` on while an `with` block runs, despite retention. See Hold."""
-        return Hold(
-            self._loop_thread, self._loop_thread.do(lambda: self._async.hold(topic, partition, offset, lease=lease))
-        )
+        try:
+            return Hold(
+                self._loop_thread, self._loop_thread.do(lambda: self._async.hold(topic, partition, offset, lease=lease))
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def list_holds(
         self, topic: str, partition: int | None = None, *, timeout: float | None = None
@@ -301,7 +410,11 @@ class Admin(GroupAdmin):
         """The holds that keep records of a topic, or of one of its partitions: by partition and offset, as the leaders
         have them. Holds that ran out are left out.
         """
-        return self._loop_thread.run(self._async.list_holds(topic, partition, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.list_holds(topic, partition, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def make_hold(
         self,
@@ -317,9 +430,13 @@ class Admin(GroupAdmin):
 
         The client does not renew this hold by itself: `hold` does. Raises OffsetOutOfRange, QuotaExceeded.
         """
-        return self._loop_thread.run(
-            self._async.make_hold(topic, partition, offset, lease=lease, hold_id=hold_id, timeout=timeout)
-        )
+        try:
+            return self._loop_thread.run(
+                self._async.make_hold(topic, partition, offset, lease=lease, hold_id=hold_id, timeout=timeout)
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def hold_many(
         self,
@@ -348,49 +465,77 @@ class Admin(GroupAdmin):
         trim and no producer. A new leader does not know the hold until it is renewed there. A reader of records that
         were removed in spite of the hold gets OffsetOutOfRange.
         """
-        return self._loop_thread.run(
-            self._async.hold_many(
-                topic,
-                ranges,
-                hold_id=hold_id,
-                lease=lease,
-                enough=enough,
-                partial=partial,
-                light=light,
-                timeout=timeout,
+        try:
+            return self._loop_thread.run(
+                self._async.hold_many(
+                    topic,
+                    ranges,
+                    hold_id=hold_id,
+                    lease=lease,
+                    enough=enough,
+                    partial=partial,
+                    light=light,
+                    timeout=timeout,
+                )
             )
-        )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
         """End a hold, whichever client made it: its records may be removed from now on. A missing hold is no error."""
-        self._loop_thread.run(self._async.release_hold(topic, partition, hold_id, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.release_hold(topic, partition, hold_id, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def list_transactional_ids(self, *, timeout: float | None = None) -> list[TransactionalIdDescription]:
         """The transactional ids, by name, with their transactions that are not over.
 
         Ids whose coordinator has no leader are left out.
         """
-        return self._loop_thread.run(self._async.list_transactional_ids(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.list_transactional_ids(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def describe_transactional_id(
         self, transactional_id: str, *, timeout: float | None = None
     ) -> TransactionalIdDescription:
         """One transactional id, with its transactions that are not over. Raises NotFound."""
-        return self._loop_thread.run(self._async.describe_transactional_id(transactional_id, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.describe_transactional_id(transactional_id, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
         """Roll the open transaction of a transactional id back, of any owner. The owner's next call raises
         TransactionAborted. Does nothing if none is open. Raises NotFound, OutcomeUnknown.
         """
-        self._loop_thread.run(self._async.abort_transaction(transactional_id, timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.abort_transaction(transactional_id, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def list_hung_transactions(self, *, timeout: float | None = None) -> list[HungTransaction]:
         """The transactions whose end partitions have asked for in vain, by partition, of all brokers that answer."""
-        return self._loop_thread.run(self._async.list_hung_transactions(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.list_hung_transactions(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def resolve_transaction(self, transaction: str, *, commit: bool, timeout: float | None = None) -> bool:
         """Decide about a hung `transaction` that is "unresolved": `commit` it, or roll it back. Returns whether all its
         partitions have carried that out; False: the time is up, and they follow. It cannot be undone. Raises NotFound,
         InvalidRequest (it is not lost, or was resolved otherwise before), OutcomeUnknown: resolve it again.
         """
-        return self._loop_thread.run(self._async.resolve_transaction(transaction, commit=commit, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.resolve_transaction(transaction, commit=commit, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise

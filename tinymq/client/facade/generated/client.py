@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.common.options import (
     ConsumerOptions,
     ProducerOptions,
@@ -14,6 +15,7 @@ from tinymq.client.common.options import (
     WorkerOptions,
 )
 from tinymq.client.common.start_positions import Place, Places
+from tinymq.client.common.traces import trim
 from tinymq.client.consume.scan import WAIT_MS, Tiers
 from tinymq.client.facade.consumer import Consumer
 from tinymq.client.facade.core.client_core import ClientCore
@@ -48,14 +50,22 @@ class ClientCalls:
         """Topics, channels, holds and the state of the cluster."""
         from tinymq.client.facade.generated.admin import Admin
 
-        return Admin(self._loop_thread, self._loop_thread.do(lambda: self._async.admin))
+        try:
+            return Admin(self._loop_thread, self._loop_thread.do(lambda: self._async.admin))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     @property
     def access(self) -> Access:
         """Users, tokens and grants."""
         from tinymq.client.facade.generated.access import Access
 
-        return Access(self._loop_thread, self._loop_thread.do(lambda: self._async.access))
+        try:
+            return Access(self._loop_thread, self._loop_thread.do(lambda: self._async.access))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def cancel(self, topic: str, partition: int, schedule_id: int, *, timeout: float | None = None) -> bool:
         """Take a delayed record back, by the `partition` and `schedule_id` that its `send` returned. True: it is never
@@ -64,11 +74,19 @@ class ClientCalls:
         False: it was delivered or canceled before, or there was none. `timeout` in seconds; request_timeout_ms if not
         given. Raises UnknownTopic, UnknownPartition, DeadlineExceeded (nothing has changed), OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.cancel(topic, partition, schedule_id, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.cancel(topic, partition, schedule_id, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> Producer:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `with`, which flushes."""
-        return Producer(self._loop_thread, self._loop_thread.do(lambda: self._async.producer(**settings)))
+        try:
+            return Producer(self._loop_thread, self._loop_thread.do(lambda: self._async.producer(**settings)))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def transaction(self, transactional_id: str, **settings: Unpack[TransactionOptions]) -> Transaction:
         """A transaction: its records become visible when it commits, all of them or none. Use it in `with`.
@@ -77,9 +95,13 @@ class ClientCalls:
         the programs that used it before, and rolls back what they had open; the client keeps the id. One transaction of
         an id at a time. Settings: see TransactionConfig. docs/transactions.md tells the whole story.
         """
-        return Transaction(
-            self._loop_thread, self._loop_thread.do(lambda: self._async.transaction(transactional_id, **settings))
-        )
+        try:
+            return Transaction(
+                self._loop_thread, self._loop_thread.do(lambda: self._async.transaction(transactional_id, **settings))
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def reader(
         self,
@@ -95,10 +117,14 @@ class ClientCalls:
         place that is not read; without it the reader waits for new records. Settings: see ReaderConfig (replica= among
         them).
         """
-        return Reader(
-            self._loop_thread,
-            self._loop_thread.do(lambda: self._async.reader(topic, partitions, start, end, **settings)),
-        )
+        try:
+            return Reader(
+                self._loop_thread,
+                self._loop_thread.do(lambda: self._async.reader(topic, partitions, start, end, **settings)),
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def frame(
         self,
@@ -115,12 +141,16 @@ class ClientCalls:
         columns: names of Message's fields; None: all. offsets: (first, end) of every partition, without `end`. times:
         the same by datetimes; None leaves a side open. Raises InvalidRequest, OffsetOutOfRange.
         """
-        return Frame(
-            self._loop_thread,
-            self._loop_thread.do(
-                lambda: self._async.frame(topic, columns, partitions, offsets=offsets, times=times, **settings)
-            ),
-        )
+        try:
+            return Frame(
+                self._loop_thread,
+                self._loop_thread.do(
+                    lambda: self._async.frame(topic, columns, partitions, offsets=offsets, times=times, **settings)
+                ),
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def scan(
         self,
@@ -147,23 +177,27 @@ class ClientCalls:
         its name by now is refused with UnknownTopic. Settings: see ReaderConfig; fetch_bytes_max is 8 MiB if not given.
         Raises InvalidRequest, InvalidName (scan_id).
         """
-        return Scan(
-            self._loop_thread,
-            self._loop_thread.do(
-                lambda: self._async.scan(
-                    topic,
-                    partition,
-                    start,
-                    end,
-                    scan_id=scan_id,
-                    replicas=replicas,
-                    wait_ms=wait_ms,
-                    topic_id=topic_id,
-                    leader_last=leader_last,
-                    **settings,
-                )
-            ),
-        )
+        try:
+            return Scan(
+                self._loop_thread,
+                self._loop_thread.do(
+                    lambda: self._async.scan(
+                        topic,
+                        partition,
+                        start,
+                        end,
+                        scan_id=scan_id,
+                        replicas=replicas,
+                        wait_ms=wait_ms,
+                        topic_id=topic_id,
+                        leader_last=leader_last,
+                        **settings,
+                    )
+                ),
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def consumer(
         self,
@@ -185,21 +219,25 @@ class ClientCalls:
         on the client's loop. Settings: see ConsumerConfig (processing="at_most_once" among them). Use it in `async
         with`.
         """
-        return Consumer(
-            self._loop_thread,
-            self._loop_thread.do(
-                lambda: self._async.consumer(
-                    topics,
-                    group=group,
-                    instance_id=instance_id,
-                    start=start,
-                    on_assigned=on_assigned,
-                    on_revoked=on_revoked,
-                    on_lost=on_lost,
-                    **settings,
-                )
-            ),
-        )
+        try:
+            return Consumer(
+                self._loop_thread,
+                self._loop_thread.do(
+                    lambda: self._async.consumer(
+                        topics,
+                        group=group,
+                        instance_id=instance_id,
+                        start=start,
+                        on_assigned=on_assigned,
+                        on_revoked=on_revoked,
+                        on_lost=on_lost,
+                        **settings,
+                    )
+                ),
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def worker(
         self,
@@ -216,14 +254,18 @@ class ClientCalls:
         The group is made if there is none, at `start`, with `group_settings` such as {"lease_ms": 60000}.
         `on_lost(job, error)` is told of jobs that another worker may have. Settings: see WorkerConfig.
         """
-        return Worker(
-            self._loop_thread,
-            self._loop_thread.do(
-                lambda: self._async.worker(
-                    topic, group=group, start=start, group_settings=group_settings, on_lost=on_lost, **settings
-                )
-            ),
-        )
+        try:
+            return Worker(
+                self._loop_thread,
+                self._loop_thread.do(
+                    lambda: self._async.worker(
+                        topic, group=group, start=start, group_settings=group_settings, on_lost=on_lost, **settings
+                    )
+                ),
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def queue(
         self,
@@ -241,9 +283,13 @@ class ClientCalls:
         under which lists of channels show this queue; client_id if not given. Settings: see QueueConfig. Use it in
         `with`.
         """
-        return Queue(
-            self._loop_thread,
-            self._loop_thread.do(
-                lambda: self._async.queue(topic, partition, channel, consumer=consumer, start=start, **settings)
-            ),
-        )
+        try:
+            return Queue(
+                self._loop_thread,
+                self._loop_thread.do(
+                    lambda: self._async.queue(topic, partition, channel, consumer=consumer, start=start, **settings)
+                ),
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise

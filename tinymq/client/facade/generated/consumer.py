@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.common.start_positions import Place
+from tinymq.client.common.traces import trim
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.group.consumer import ConsumerCore
 from tinymq.client.group.fetched_records import TopicPartition
@@ -25,14 +27,22 @@ class ConsumerCalls:
         Returns when a majority has it on disk. Raises Fenced (a partition is another member's by now), and errors of
         the partitions' leaders.
         """
-        self._loop_thread.run(self._async.commit())
+        try:
+            self._loop_thread.run(self._async.commit())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def seek(self, topic: str, partition: int, to: Place) -> int:
         """Go on from `to`: an Offset, "earliest", "latest" or a datetime in a partition that this consumer reads.
 
         With a group, the group's cursor moves. Returns the position. Raises InvalidRequest, OffsetOutOfRange, Fenced.
         """
-        return self._loop_thread.run(self._async.seek(topic, partition, to))
+        try:
+            return self._loop_thread.run(self._async.seek(topic, partition, to))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def resume(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
         """Hand out records of paused partitions again."""
@@ -52,7 +62,11 @@ class ConsumerCalls:
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many records each partition has behind `position`."""
-        return self._loop_thread.run(self._async.lag())
+        try:
+            return self._loop_thread.run(self._async.lag())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def open(self) -> None:
         """Join the group, which is made if there is none. The first use and `with` do this.
@@ -60,22 +74,38 @@ class ConsumerCalls:
         Raises UnknownTopic, WrongKind (a queue group, or a channel, has the name), AlreadyExists (the group reads other
         topics).
         """
-        self._loop_thread.run(self._async.open())
+        try:
+            self._loop_thread.run(self._async.open())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def close(self, *, leave: bool = False) -> None:
         """Commit what was handed out, and leave the group, so that other members go on at once.
 
         A member with an instance id does not leave: its partitions wait for its return, unless `leave` is set.
         """
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.close(leave=leave))
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.close(leave=leave))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __enter__(self) -> Self:
-        self._loop_thread.run(self._async.__aenter__())
-        return self
+        try:
+            self._loop_thread.run(self._async.__aenter__())
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        except TinymqError as raised:
+            trim(raised)
+            raise

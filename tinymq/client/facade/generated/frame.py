@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from tinymq.base.errors import TinymqError
+from tinymq.client.common.traces import trim
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.frame.frame import FrameCore
 
@@ -25,12 +27,24 @@ class FrameCalls:
 
         Raises UnknownTopic, UnknownPartition, DeadlineExceeded.
         """
-        return self._loop_thread.run(self._async.ranges())
+        try:
+            return self._loop_thread.run(self._async.ranges())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def to_arrow(self) -> pa.Table:
         """Read everything into one table, ordered by partition, then offset. Raises as `batches`."""
-        return self._loop_thread.run(self._async.to_arrow())
+        try:
+            return self._loop_thread.run(self._async.to_arrow())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def count(self) -> int:
         """Return the number of records, without reading them. Raises as `ranges`."""
-        return self._loop_thread.run(self._async.count())
+        try:
+            return self._loop_thread.run(self._async.count())
+        except TinymqError as raised:
+            trim(raised)
+            raise

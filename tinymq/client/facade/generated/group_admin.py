@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.admin.dead_letters import RecordStory, Redriven
 from tinymq.client.admin.group_admin import AsyncGroupAdmin
 from tinymq.client.admin.groups import GroupCursor, GroupDescription, GroupMember
 from tinymq.client.common.start_positions import Place
+from tinymq.client.common.traces import trim
 from tinymq.client.facade.loop_thread import LoopThread
 
 
@@ -51,11 +53,15 @@ class GroupAdmin:
         name, such as {"lease_ms": 60_000, "retry_ms": [10_000, 60_000]}; docs/groups.md has them all. With `exist_ok` a
         group of that name and kind is as good. Raises UnknownTopic, AlreadyExists, WrongKind, InvalidConfig.
         """
-        return self._loop_thread.run(
-            self._async.create_group(
-                name, topics, kind=kind, start=start, settings=settings, exist_ok=exist_ok, timeout=timeout
+        try:
+            return self._loop_thread.run(
+                self._async.create_group(
+                    name, topics, kind=kind, start=start, settings=settings, exist_ok=exist_ok, timeout=timeout
+                )
             )
-        )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def alter_group(
         self, name: str, settings: Mapping[str, object], *, dry_run: bool = False, timeout: float | None = None
@@ -65,50 +71,86 @@ class GroupAdmin:
         What workers have agreed on for the records that they hold, such as `lease_ms`, changes only while no record is
         leased. Raises UnknownGroup, InvalidConfig, OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.alter_group(name, settings, dry_run=dry_run, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.alter_group(name, settings, dry_run=dry_run, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def pause_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
         """Have a queue group's workers get no more records, until `resume_group`. What they hold, they may settle.
 
         Raises UnknownGroup, WrongKind (of a stream group), OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.pause_group(name, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.pause_group(name, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def resume_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
         """End the pause of a queue group. Raises as `pause_group`."""
-        return self._loop_thread.run(self._async.resume_group(name, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.resume_group(name, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def purge_group(self, name: str, *, dry_run: bool = False, timeout: float | None = None) -> int:
         """Settle all records of a queue group that are there now, without delivering them; what workers hold is
         LeaseLost. Returns how many were not settled just before. Raises UnknownGroup, WrongKind, OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.purge_group(name, dry_run=dry_run, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.purge_group(name, dry_run=dry_run, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def delete_group(self, name: str, *, timeout: float | None = None) -> int:
         """Delete a group with its cursors. Its members get an error. Raises UnknownGroup.
 
         Returns how many records were on their way to the dead letters: they stay in their topic alone.
         """
-        return self._loop_thread.run(self._async.delete_group(name, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.delete_group(name, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def list_groups(self, *, timeout: float | None = None) -> list[GroupDescription]:
         """Return all consumer groups, by name."""
-        return self._loop_thread.run(self._async.list_groups(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.list_groups(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def describe_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
         """Return one consumer group: kind, topics, settings, state. Raises UnknownGroup."""
-        return self._loop_thread.run(self._async.describe_group(name, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.describe_group(name, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def group_lag(self, name: str, *, timeout: float | None = None) -> list[GroupCursor]:
         """Return a group's cursor in each partition: position, lag in records, what hinders it, as the leaders have it.
 
         Raises UnknownGroup.
         """
-        return self._loop_thread.run(self._async.group_lag(name, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.group_lag(name, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def group_members(self, name: str, *, timeout: float | None = None) -> list[GroupMember]:
         """Return the members of a stream group, and which partitions each has. Raises UnknownGroup, WrongKind."""
-        return self._loop_thread.run(self._async.group_members(name, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.group_members(name, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def seek_group(
         self,
@@ -123,22 +165,34 @@ class GroupAdmin:
 
         Its members read on from there. Returns the cursors after that. Raises UnknownGroup, OffsetOutOfRange.
         """
-        return self._loop_thread.run(
-            self._async.seek_group(name, to, topic=topic, partitions=partitions, timeout=timeout)
-        )
+        try:
+            return self._loop_thread.run(
+                self._async.seek_group(name, to, topic=topic, partitions=partitions, timeout=timeout)
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def why(self, topic: str, partition: int, offset: int, *, timeout: float | None = None) -> RecordStory:
         """Return what became of the record at `offset` in each group and channel.
 
         Raises UnknownTopic, UnknownPartition, OffsetOutOfRange (it is not there yet).
         """
-        return self._loop_thread.run(self._async.why(topic, partition, offset, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.why(topic, partition, offset, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def stories(
         self, topic: str, partition: int, offset: int, count: int, *, timeout: float | None = None
     ) -> list[RecordStory]:
         """Return the same as `why` for up to `count` records, 1 to 1,000, from `offset` on. Raises as `why`."""
-        return self._loop_thread.run(self._async.stories(topic, partition, offset, count, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.stories(topic, partition, offset, count, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def redrive(
         self, topic: str, partition: int, offset: int, *, run: bytes = b"", timeout: float | None = None
@@ -148,11 +202,19 @@ class GroupAdmin:
 
         Returns its new place. Raises OffsetOutOfRange, InvalidRequest (it is no dead letter), OutcomeUnknown.
         """
-        return self._loop_thread.run(self._async.redrive(topic, partition, offset, run=run, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.redrive(topic, partition, offset, run=run, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def purge_dead_letters(self, topic: str, partition: int, before: int, *, timeout: float | None = None) -> int:
         """Settle the dead letters of a partition below an offset without sending them back.
 
         Returns how many that changed. The records go by retention. Raises UnknownTopic, OffsetOutOfRange.
         """
-        return self._loop_thread.run(self._async.purge_dead_letters(topic, partition, before, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.purge_dead_letters(topic, partition, before, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise

@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.admin.holds import AsyncHold
+from tinymq.client.common.traces import trim
 from tinymq.client.facade.loop_thread import LoopThread
 
 
@@ -47,15 +49,23 @@ class Hold:
 
         Raises OffsetOutOfRange, QuotaExceeded.
         """
-        self._loop_thread.run(self._async.acquire())
+        try:
+            self._loop_thread.run(self._async.acquire())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def release(self) -> None:
         """Release the hold; `with` does this at its end.
 
         Errors of brokers are not raised, because an unreleased hold ends with its lease.
         """
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.release())
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.release())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def check(self) -> None:
         """Raise an error unless the records from `offset` on are certainly kept now. Raises Closed, or the error that
@@ -64,11 +74,19 @@ class Hold:
         self._async.check()
 
     def __enter__(self) -> Self:
-        self._loop_thread.run(self._async.__aenter__())
-        return self
+        try:
+            self._loop_thread.run(self._async.__aenter__())
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        except TinymqError as raised:
+            trim(raised)
+            raise

@@ -6,6 +6,8 @@ from typing import Self
 
 import pyarrow as pa
 
+from tinymq.base.errors import TinymqError
+from tinymq.client.common.traces import trim
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import BatchDelivery
 from tinymq.client.produce.producer import ProducerCore
@@ -27,7 +29,11 @@ class ProducerCalls:
         Rows go to `partition` if given, else to partitions by their keys, as single records do. A record batch of about
         batch_bytes_max without keys is sent uncut. Raises as `send`.
         """
-        return self._loop_thread.run(self._async.send_batch(topic, data, partition=partition))
+        try:
+            return self._loop_thread.run(self._async.send_batch(topic, data, partition=partition))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far has ended.
@@ -35,7 +41,11 @@ class ProducerCalls:
         Raises NotDelivered with the records that failed since the last flush and whose Delivery nobody asked. After
         `timeout` seconds it raises TimeoutError, and the records are still being sent.
         """
-        self._loop_thread.run(self._async.flush(timeout))
+        try:
+            self._loop_thread.run(self._async.flush(timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __enter__(self) -> Self:
         return self

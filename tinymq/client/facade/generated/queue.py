@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.common.start_positions import OffsetLike, Place
+from tinymq.client.common.traces import trim
 from tinymq.client.consume.records import Message
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.queue.queue import QueueCore
@@ -38,30 +40,54 @@ class QueueCalls:
 
         Raises NotDelivered with the messages that failed.
         """
-        self._loop_thread.run(self._async.flush())
+        try:
+            self._loop_thread.run(self._async.flush())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __iter__(self) -> Self:
         return self
 
     def peek(self) -> Message | None:
         """The next message, which stays the next one; None when there is none. Fences no consumer."""
-        return self._loop_thread.run(self._async.peek())
+        try:
+            return self._loop_thread.run(self._async.peek())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def get(self, offset: OffsetLike) -> Message:
         """The message at an offset; moves nothing. Raises OffsetOutOfRange if there is none, or none any more."""
-        return self._loop_thread.run(self._async.get(offset))
+        try:
+            return self._loop_thread.run(self._async.get(offset))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def size(self) -> int:
         """The number of messages that the channel has not handed out yet. Fences no consumer."""
-        return self._loop_thread.run(self._async.size())
+        try:
+            return self._loop_thread.run(self._async.size())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def is_empty(self) -> bool:
         """Has the channel handed out every message? Fences no consumer."""
-        return self._loop_thread.run(self._async.is_empty())
+        try:
+            return self._loop_thread.run(self._async.is_empty())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def position(self) -> int:
         """The offset that comes next. Fences no consumer."""
-        return self._loop_thread.run(self._async.position())
+        try:
+            return self._loop_thread.run(self._async.position())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     @property
     def skipped(self) -> int:
@@ -76,7 +102,11 @@ class QueueCalls:
         A channel that does not exist is made, and starts at `start`. Raises UnknownTopic, UnknownPartition,
         QuotaExceeded (too many channels); Fenced when yet another consumer was quicker.
         """
-        self._loop_thread.run(self._async.open())
+        try:
+            self._loop_thread.run(self._async.open())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def commit(self, upto: OffsetLike | Message | None = None) -> None:
         """Commit now all messages that were handed out, or those up to `upto`: all below an offset, or a Message and
@@ -85,7 +115,11 @@ class QueueCalls:
         Returns when a majority has it on disk. Raises Fenced, InvalidRequest (beyond what was handed out),
         DeadlineExceeded, OutcomeUnknown.
         """
-        self._loop_thread.run(self._async.commit(upto))
+        try:
+            self._loop_thread.run(self._async.commit(upto))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def seek(self, to: Place) -> int:
         """Go on from `to`: an Offset, "earliest", "latest" or a datetime, and return the position.
@@ -93,7 +127,11 @@ class QueueCalls:
         Messages that are not committed stay so. After OutcomeUnknown nobody knows where the channel is: seek again.
         Raises OffsetOutOfRange, Fenced.
         """
-        return self._loop_thread.run(self._async.seek(to))
+        try:
+            return self._loop_thread.run(self._async.seek(to))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def remove_before(self, before: Place) -> int:
         """Remove for good, for all channels, the messages before an Offset, or before the first one at or after a
@@ -102,7 +140,11 @@ class QueueCalls:
         Returns where the partition begins afterwards, on a majority of disks. Raises Held when a hold keeps messages
         that were to be removed, until the deadline; OffsetOutOfRange beyond the end.
         """
-        return self._loop_thread.run(self._async.remove_before(before))
+        try:
+            return self._loop_thread.run(self._async.remove_before(before))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def delete(self) -> None:
         """Delete the whole partition, for all its channels: its messages are gone, and its number is never used again.
@@ -110,15 +152,23 @@ class QueueCalls:
         The queue is closed after that. The last partition of a topic can only be deleted with the topic:
         InvalidRequest. Raises UnknownPartition.
         """
-        self._loop_thread.run(self._async.delete())
+        try:
+            self._loop_thread.run(self._async.delete())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def close(self) -> None:
         """Commit the messages that were handed out, flush those that were pushed, and leave the channel to others.
 
         A second call does nothing. Raises Fenced when another consumer took over before that, NotDelivered.
         """
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.close())
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.close())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -126,5 +176,9 @@ class QueueCalls:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        except TinymqError as raised:
+            trim(raised)
+            raise

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import TinymqError
+from tinymq.client.common.traces import trim
 from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.facade.loop_thread import LoopThread
 
@@ -32,19 +34,35 @@ class ReaderCalls:
 
     def open(self) -> None:
         """Look up the topic and the offsets to start at. The first use and `with` do this."""
-        self._loop_thread.run(self._async.open())
+        try:
+            self._loop_thread.run(self._async.open())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def close(self) -> None:
         """Stop reading, and drop the records that wait. A second call does nothing."""
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.close())
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.close())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __enter__(self) -> Self:
-        self._loop_thread.run(self._async.__aenter__())
-        return self
+        try:
+            self._loop_thread.run(self._async.__aenter__())
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        except TinymqError as raised:
+            trim(raised)
+            raise

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import TinymqError
+from tinymq.client.common.traces import trim
 from tinymq.client.consume.scan import ScanCore
 from tinymq.client.facade.loop_thread import LoopThread
 
@@ -37,15 +39,27 @@ class ScanCalls:
 
     def close(self) -> None:
         """Stop fetching. Batches that wait may still be taken. A second call does nothing."""
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.close())
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.close())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __enter__(self) -> Self:
-        self._loop_thread.run(self._async.__aenter__())
-        return self
+        try:
+            self._loop_thread.run(self._async.__aenter__())
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        except TinymqError as raised:
+            trim(raised)
+            raise

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.admin.schedule import AsyncSchedule, ScheduledDescription
+from tinymq.client.common.traces import trim
 from tinymq.client.facade.loop_thread import LoopThread
 
 
@@ -30,7 +32,11 @@ class ScheduleCalls:
 
         Raises UnknownTopic, UnknownPartition, DeadlineExceeded. After an error, the next call asks for the same page.
         """
-        return self._loop_thread.run(self._async.page())
+        try:
+            return self._loop_thread.run(self._async.page())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __iter__(self) -> Self:
         return self

@@ -6,7 +6,9 @@ from typing import Self
 
 import pyarrow as pa
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription
+from tinymq.client.common.traces import trim
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import BatchDelivery
 from tinymq.client.transaction.transaction import TransactionCore, Wait
@@ -43,7 +45,11 @@ class TransactionCalls:
         open here), Fenced (another program took the id at the same time), Denied, QuotaExceeded, DeadlineExceeded,
         OutcomeUnknown: take it again.
         """
-        return self._loop_thread.run(self._async.take_id(timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.take_id(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def begin(self, *, timeout: float | None = None) -> None:
         """Begin. `with` does this. The first transaction of an id in this client registers the id: another program
@@ -53,11 +59,19 @@ class TransactionCalls:
         here), Fenced, UnsupportedVersion, DeadlineExceeded,
         OutcomeUnknown: it may have begun, and then the next one ends it, or its time-out.
         """
-        self._loop_thread.run(self._async.begin(timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.begin(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def send_batch(self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> BatchDelivery:
         """Send a whole table, as Producer.send_batch does. In the result, `base_offset` is -1."""
-        return self._loop_thread.run(self._async.send_batch(topic, data, partition=partition))
+        try:
+            return self._loop_thread.run(self._async.send_batch(topic, data, partition=partition))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def commit(self, wait: Wait = "visible", *, timeout: float | None = None) -> bool:
         """Commit, and return whether all partitions show the records already.
@@ -69,7 +83,11 @@ class TransactionCalls:
         Raises TransactionAborted, Fenced, or why a record was refused: nothing will ever be visible. OutcomeUnknown: no
         coordinator has answered; `commit` may be called again.
         """
-        return self._loop_thread.run(self._async.commit(wait, timeout=timeout))
+        try:
+            return self._loop_thread.run(self._async.commit(wait, timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def abort(self, *, timeout: float | None = None) -> None:
         """Roll back: nothing that was sent will ever be visible. A second call does nothing.
@@ -78,8 +96,16 @@ class TransactionCalls:
         and Fenced if the outcome of its commit was unknown and another program has taken the id: it stays unknown.
         After another error nothing is committed: the brokers roll the transaction back when its time is up.
         """
-        self._loop_thread.run(self._async.abort(timeout=timeout))
+        try:
+            self._loop_thread.run(self._async.abort(timeout=timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __enter__(self) -> Self:
-        self._loop_thread.run(self._async.__aenter__())
-        return self
+        try:
+            self._loop_thread.run(self._async.__aenter__())
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise

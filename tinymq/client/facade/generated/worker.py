@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import TinymqError
+from tinymq.client.common.traces import trim
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.work.worker import WorkerCore
 
@@ -33,26 +35,46 @@ class WorkerCalls:
         Raises LeaseLost if some jobs were lost since the last flush: their records are delivered again, or were settled
         by another worker. Raises DeadlineExceeded after `timeout` seconds (request_timeout_ms).
         """
-        self._loop_thread.run(self._async.flush(timeout))
+        try:
+            self._loop_thread.run(self._async.flush(timeout))
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def open(self) -> None:
         """Make the group if there is none, and attach to its partitions. Raises UnknownTopic, WrongKind."""
-        self._loop_thread.run(self._async.open())
+        try:
+            self._loop_thread.run(self._async.open())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def close(self) -> None:
         """Wait for the answers to settlements, give back what was not handed out, and leave the group's partitions.
 
         A second call does nothing. Raises LeaseLost and DeadlineExceeded as `flush`.
         """
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.close())
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.close())
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __enter__(self) -> Self:
-        self._loop_thread.run(self._async.__aenter__())
-        return self
+        try:
+            self._loop_thread.run(self._async.__aenter__())
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._loop_thread.alive:
-            self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        try:
+            if self._loop_thread.alive:
+                self._loop_thread.run(self._async.__aexit__(kind, error, trace))
+        except TinymqError as raised:
+            trim(raised)
+            raise

@@ -7,6 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
+from tinymq.base.errors import TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.client.common.due import Delay
 from tinymq.client.common.options import (
@@ -19,6 +20,7 @@ from tinymq.client.common.options import (
     WorkerOptions,
 )
 from tinymq.client.common.start_positions import Place, Places
+from tinymq.client.common.traces import trim
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.scan import WAIT_MS, Tiers
 from tinymq.client.facade.core.client_core import ClientCore
@@ -144,16 +146,20 @@ class AsyncClientCalls:
         is on a majority of disks when this returns, and is delivered then. `cancel` takes it back until it is. See
         docs/delayed-messages.md.
         """
-        return await self._core.send(
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            timestamp=timestamp,
-            partition=partition,
-            delay=delay,
-            deliver_at=deliver_at,
-        )
+        try:
+            return await self._core.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                partition=partition,
+                delay=delay,
+                deliver_at=deliver_at,
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def cancel(self, topic: str, partition: int, schedule_id: int, *, timeout: float | None = None) -> bool:
         """Take a delayed record back, by the `partition` and `schedule_id` that its `send` returned. True: it is never
@@ -162,7 +168,11 @@ class AsyncClientCalls:
         False: it was delivered or canceled before, or there was none. `timeout` in seconds; request_timeout_ms if not
         given. Raises UnknownTopic, UnknownPartition, DeadlineExceeded (nothing has changed), OutcomeUnknown.
         """
-        return await self._core.cancel(topic, partition, schedule_id, timeout=timeout)
+        try:
+            return await self._core.cancel(topic, partition, schedule_id, timeout=timeout)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `async with`, which flushes."""
@@ -373,7 +383,11 @@ class AsyncClientCalls:
         Handlers that have begun get `stop_timeout` seconds, or until a second signal. Records that were not handled are
         delivered again. `signals`: react to signals; only in the main thread. Raises what ended a subscription.
         """
-        await self._core.serve(stop_timeout=stop_timeout, signals=signals)
+        try:
+            await self._core.serve(stop_timeout=stop_timeout, signals=signals)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def run(self, *, stop_timeout: float = STOP_TIMEOUT_S) -> None:
         """As `serve`, with `stop_timeout`, on a loop of its own, and close the client. For a program without a loop."""
@@ -399,7 +413,11 @@ class AsyncClientCalls:
         commit the messages that are done with, and not those that they handed out last: the application may not have
         handled them. Raises NotDelivered.
         """
-        await self._core.close()
+        try:
+            await self._core.close()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aenter__(self) -> Self:
         return self
@@ -407,4 +425,8 @@ class AsyncClientCalls:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._core.__aexit__(kind, error, trace)
+        try:
+            await self._core.__aexit__(kind, error, trace)
+        except TinymqError as raised:
+            trim(raised)
+            raise

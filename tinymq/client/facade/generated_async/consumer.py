@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.common.start_positions import Place
+from tinymq.client.common.traces import trim
 from tinymq.client.consume.records import Message
 from tinymq.client.group.consumer import ConsumerCore
 from tinymq.client.group.fetched_records import TopicPartition
@@ -39,7 +41,11 @@ class AsyncConsumer:
         Returns [] after `timeout` seconds. Without a timeout it waits until one message arrives. The messages of the
         poll before are done.
         """
-        return await self._core.poll(timeout, max_records)
+        try:
+            return await self._core.poll(timeout, max_records)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def commit(self) -> None:
         """Commit now everything that was handed out, the newest messages included.
@@ -47,14 +53,22 @@ class AsyncConsumer:
         Returns when a majority has it on disk. Raises Fenced (a partition is another member's by now), and errors of
         the partitions' leaders.
         """
-        await self._core.commit()
+        try:
+            await self._core.commit()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def seek(self, topic: str, partition: int, to: Place) -> int:
         """Go on from `to`: an Offset, "earliest", "latest" or a datetime in a partition that this consumer reads.
 
         With a group, the group's cursor moves. Returns the position. Raises InvalidRequest, OffsetOutOfRange, Fenced.
         """
-        return await self._core.seek(topic, partition, to)
+        try:
+            return await self._core.seek(topic, partition, to)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def pause(self, partitions: Sequence[tuple[str, int]] | None = None) -> None:
         """Hand out no records of these partitions, of all if not given, until `resume`. They stay this member's.
@@ -81,7 +95,11 @@ class AsyncConsumer:
 
     async def lag(self) -> dict[TopicPartition, int]:
         """How many records each partition has behind `position`."""
-        return await self._core.lag()
+        try:
+            return await self._core.lag()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def open(self) -> None:
         """Join the group, which is made if there is none. The first use and `async with` do this.
@@ -89,20 +107,36 @@ class AsyncConsumer:
         Raises UnknownTopic, WrongKind (a queue group, or a channel, has the name), AlreadyExists (the group reads other
         topics).
         """
-        await self._core.open()
+        try:
+            await self._core.open()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def close(self, *, leave: bool = False) -> None:
         """Commit what was handed out, and leave the group, so that other members go on at once.
 
         A member with an instance id does not leave: its partitions wait for its return, unless `leave` is set.
         """
-        await self._core.close(leave=leave)
+        try:
+            await self._core.close(leave=leave)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aenter__(self) -> Self:
-        await self._core.__aenter__()
-        return self
+        try:
+            await self._core.__aenter__()
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._core.__aexit__(kind, error, trace)
+        try:
+            await self._core.__aexit__(kind, error, trace)
+        except TinymqError as raised:
+            trim(raised)
+            raise

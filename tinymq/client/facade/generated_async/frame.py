@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 
 import pyarrow as pa
 
+from tinymq.base.errors import TinymqError
+from tinymq.client.common.traces import trim
 from tinymq.client.frame.frame import FrameCore
 
 
@@ -38,7 +40,11 @@ class AsyncFrame:
 
         Raises UnknownTopic, UnknownPartition, DeadlineExceeded.
         """
-        return await self._core.ranges()
+        try:
+            return await self._core.ranges()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """Read the records, in batches of `schema`. Those of a partition come in order; partitions are interleaved.
@@ -49,8 +55,16 @@ class AsyncFrame:
 
     async def to_arrow(self) -> pa.Table:
         """Read everything into one table, ordered by partition, then offset. Raises as `batches`."""
-        return await self._core.to_arrow()
+        try:
+            return await self._core.to_arrow()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def count(self) -> int:
         """Return the number of records, without reading them. Raises as `ranges`."""
-        return await self._core.count()
+        try:
+            return await self._core.count()
+        except TinymqError as raised:
+            trim(raised)
+            raise

@@ -8,7 +8,9 @@ from typing import Self, overload
 
 import pyarrow as pa
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.common.due import Delay
+from tinymq.client.common.traces import trim
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.produce.delivery import BatchDelivery, Delivery, ScheduledDelivery
 from tinymq.client.produce.producer import ProducerCore
@@ -113,17 +115,21 @@ class AsyncProducer:
         With `delay` (a timedelta or seconds, 1 s to 30 days) or `deliver_at` (a datetime with a time zone), the record
         is stored now and delivered then: the result is a ScheduledDelivery. See docs/delayed-messages.md.
         """
-        return await self._core.send(
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            timestamp=timestamp,
-            partition=partition,
-            message_id=message_id,
-            delay=delay,
-            deliver_at=deliver_at,
-        )
+        try:
+            return await self._core.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                partition=partition,
+                message_id=message_id,
+                delay=delay,
+                deliver_at=deliver_at,
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def send_batch(
         self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None
@@ -136,7 +142,11 @@ class AsyncProducer:
         Rows go to `partition` if given, else to partitions by their keys, as single records do. A record batch of about
         batch_bytes_max without keys is sent uncut. Raises as `send`.
         """
-        return await self._core.send_batch(topic, data, partition=partition)
+        try:
+            return await self._core.send_batch(topic, data, partition=partition)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far has ended.
@@ -144,14 +154,22 @@ class AsyncProducer:
         Raises NotDelivered with the records that failed since the last flush and whose Delivery nobody asked. After
         `timeout` seconds it raises TimeoutError, and the records are still being sent.
         """
-        await self._core.flush(timeout)
+        try:
+            await self._core.flush(timeout)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush within `timeout` seconds (delivery_timeout_ms if None), then end the records that are left.
 
         Raises NotDelivered with those records. A second call waits for the first one, and raises nothing.
         """
-        await self._core.close(timeout)
+        try:
+            await self._core.close(timeout)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,4 +177,8 @@ class AsyncProducer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._core.__aexit__(kind, error, trace)
+        try:
+            await self._core.__aexit__(kind, error, trace)
+        except TinymqError as raised:
+            trim(raised)
+            raise

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Awaitable
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.client.common.start_positions import OffsetLike, Place
+from tinymq.client.common.traces import trim
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.records import Message
 from tinymq.client.produce.delivery import Delivery
@@ -52,7 +54,11 @@ class AsyncQueue:
         timestamp: Timestamp | None = None,
     ) -> RecordMetadata:
         """Write one message to the partition, and wait until a majority has it on disk. As AsyncClient.send."""
-        return await self._core.push(value, key, headers, timestamp)
+        try:
+            return await self._core.push(value, key, headers, timestamp)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def push_nowait(
         self,
@@ -62,14 +68,22 @@ class AsyncQueue:
         timestamp: Timestamp | None = None,
     ) -> Delivery:
         """Write one message behind those pushed before, and do not wait for it: `flush` does. As AsyncProducer.send."""
-        return await self._core.push_nowait(value, key, headers, timestamp)
+        try:
+            return await self._core.push_nowait(value, key, headers, timestamp)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def flush(self) -> None:
         """Wait until every message pushed so far is acknowledged, and the messages that are done with are committed.
 
         Raises NotDelivered with the messages that failed.
         """
-        await self._core.flush()
+        try:
+            await self._core.flush()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
@@ -86,27 +100,51 @@ class AsyncQueue:
         within commit_interval_ms. Raises Fenced when another consumer took the channel over, or somebody moved its
         cursor; OffsetOutOfRange when the next message is gone (on_trimmed="skip" goes on behind it).
         """
-        return await self._core.poll(max_records, timeout)
+        try:
+            return await self._core.poll(max_records, timeout)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def peek(self) -> Message | None:
         """The next message, which stays the next one; None when there is none. Fences no consumer."""
-        return await self._core.peek()
+        try:
+            return await self._core.peek()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def get(self, offset: OffsetLike) -> Message:
         """The message at an offset; moves nothing. Raises OffsetOutOfRange if there is none, or none any more."""
-        return await self._core.get(offset)
+        try:
+            return await self._core.get(offset)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def size(self) -> int:
         """The number of messages that the channel has not handed out yet. Fences no consumer."""
-        return await self._core.size()
+        try:
+            return await self._core.size()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def is_empty(self) -> bool:
         """Has the channel handed out every message? Fences no consumer."""
-        return await self._core.is_empty()
+        try:
+            return await self._core.is_empty()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def position(self) -> int:
         """The offset that comes next. Fences no consumer."""
-        return await self._core.position()
+        try:
+            return await self._core.position()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     @property
     def skipped(self) -> int:
@@ -121,7 +159,11 @@ class AsyncQueue:
         A channel that does not exist is made, and starts at `start`. Raises UnknownTopic, UnknownPartition,
         QuotaExceeded (too many channels); Fenced when yet another consumer was quicker.
         """
-        await self._core.open()
+        try:
+            await self._core.open()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def commit(self, upto: OffsetLike | Message | None = None) -> None:
         """Commit now all messages that were handed out, or those up to `upto`: all below an offset, or a Message and
@@ -130,7 +172,11 @@ class AsyncQueue:
         Returns when a majority has it on disk. Raises Fenced, InvalidRequest (beyond what was handed out),
         DeadlineExceeded, OutcomeUnknown.
         """
-        await self._core.commit(upto)
+        try:
+            await self._core.commit(upto)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def seek(self, to: Place) -> int:
         """Go on from `to`: an Offset, "earliest", "latest" or a datetime, and return the position.
@@ -138,7 +184,11 @@ class AsyncQueue:
         Messages that are not committed stay so. After OutcomeUnknown nobody knows where the channel is: seek again.
         Raises OffsetOutOfRange, Fenced.
         """
-        return await self._core.seek(to)
+        try:
+            return await self._core.seek(to)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def remove_before(self, before: Place) -> int:
         """Remove for good, for all channels, the messages before an Offset, or before the first one at or after a
@@ -147,7 +197,11 @@ class AsyncQueue:
         Returns where the partition begins afterwards, on a majority of disks. Raises Held when a hold keeps messages
         that were to be removed, until the deadline; OffsetOutOfRange beyond the end.
         """
-        return await self._core.remove_before(before)
+        try:
+            return await self._core.remove_before(before)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def delete(self) -> None:
         """Delete the whole partition, for all its channels: its messages are gone, and its number is never used again.
@@ -155,14 +209,22 @@ class AsyncQueue:
         The queue is closed after that. The last partition of a topic can only be deleted with the topic:
         InvalidRequest. Raises UnknownPartition.
         """
-        await self._core.delete()
+        try:
+            await self._core.delete()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def close(self) -> None:
         """Commit the messages that were handed out, flush those that were pushed, and leave the channel to others.
 
         A second call does nothing. Raises Fenced when another consumer took over before that, NotDelivered.
         """
-        await self._core.close()
+        try:
+            await self._core.close()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aenter__(self) -> Self:
         return self
@@ -170,4 +232,8 @@ class AsyncQueue:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._core.__aexit__(kind, error, trace)
+        try:
+            await self._core.__aexit__(kind, error, trace)
+        except TinymqError as raised:
+            trim(raised)
+            raise

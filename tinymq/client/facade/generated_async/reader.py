@@ -8,6 +8,8 @@ from typing import Self
 
 import pyarrow as pa
 
+from tinymq.base.errors import TinymqError
+from tinymq.client.common.traces import trim
 from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.records import Message
 
@@ -39,7 +41,11 @@ class AsyncReader:
         Returns [] after `timeout` seconds, and at once when the end is reached (`at_end`). Without a timeout it waits
         until one message arrives.
         """
-        return await self._core.poll(timeout, max_records)
+        try:
+            return await self._core.poll(timeout, max_records)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def to_arrow(self, limit: int | None = None) -> pa.Table:
         """Read everything up to the end (`end`, or the end when the reader was opened) as one table.
@@ -48,7 +54,11 @@ class AsyncReader:
         `limit`, the table has at most that many rows, and the next call continues behind them. After this call the
         reader does not follow new records: it ends where the table ends.
         """
-        return await self._core.to_arrow(limit)
+        try:
+            return await self._core.to_arrow(limit)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """Read on as record batches with the columns of `to_arrow`, as they are stored, up to `end`.
@@ -73,17 +83,33 @@ class AsyncReader:
 
     async def open(self) -> None:
         """Look up the topic and the offsets to start at. The first use and `async with` do this."""
-        await self._core.open()
+        try:
+            await self._core.open()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def close(self) -> None:
         """Stop reading, and drop the records that wait. A second call does nothing."""
-        await self._core.close()
+        try:
+            await self._core.close()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aenter__(self) -> Self:
-        await self._core.__aenter__()
-        return self
+        try:
+            await self._core.__aenter__()
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._core.__aexit__(kind, error, trace)
+        try:
+            await self._core.__aexit__(kind, error, trace)
+        except TinymqError as raised:
+            trim(raised)
+            raise

@@ -8,6 +8,8 @@ from typing import Self
 
 import pyarrow as pa
 
+from tinymq.base.errors import TinymqError
+from tinymq.client.common.traces import trim
 from tinymq.client.consume.scan import ScanCore
 
 
@@ -45,7 +47,11 @@ class AsyncScan:
 
     async def open(self) -> None:
         """Start to fetch, without waiting. The first use and `async with` do this. A second call does nothing."""
-        await self._core.open()
+        try:
+            await self._core.open()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         return self
@@ -56,13 +62,25 @@ class AsyncScan:
 
     async def close(self) -> None:
         """Stop fetching. Batches that wait may still be taken. A second call does nothing."""
-        await self._core.close()
+        try:
+            await self._core.close()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aenter__(self) -> Self:
-        await self._core.__aenter__()
-        return self
+        try:
+            await self._core.__aenter__()
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._core.__aexit__(kind, error, trace)
+        try:
+            await self._core.__aexit__(kind, error, trace)
+        except TinymqError as raised:
+            trim(raised)
+            raise

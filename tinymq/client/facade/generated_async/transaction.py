@@ -7,7 +7,9 @@ from typing import Self
 
 import pyarrow as pa
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription
+from tinymq.client.common.traces import trim
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.generated_async.consumer import AsyncConsumer
 from tinymq.client.produce.delivery import BatchDelivery, StagedDelivery
@@ -55,7 +57,11 @@ class AsyncTransaction:
         open here), Fenced (another program took the id at the same time), Denied, QuotaExceeded, DeadlineExceeded,
         OutcomeUnknown: take it again.
         """
-        return await self._core.take_id(timeout=timeout)
+        try:
+            return await self._core.take_id(timeout=timeout)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def begin(self, *, timeout: float | None = None) -> None:
         """Begin. `with` does this. The first transaction of an id in this client registers the id: another program
@@ -65,7 +71,11 @@ class AsyncTransaction:
         here), Fenced, UnsupportedVersion, DeadlineExceeded,
         OutcomeUnknown: it may have begun, and then the next one ends it, or its time-out.
         """
-        await self._core.begin(timeout=timeout)
+        try:
+            await self._core.begin(timeout=timeout)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def send(
         self,
@@ -86,23 +96,31 @@ class AsyncTransaction:
         because `commit` does. A message_id, a delay and deliver_at are refused. Raises TransactionAborted, Fenced,
         UnknownTopic, InvalidRequest, BatchTooLarge.
         """
-        return await self._core.send(
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            timestamp=timestamp,
-            partition=partition,
-            message_id=message_id,
-            delay=delay,
-            deliver_at=deliver_at,
-        )
+        try:
+            return await self._core.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                partition=partition,
+                message_id=message_id,
+                delay=delay,
+                deliver_at=deliver_at,
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def send_batch(
         self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None
     ) -> BatchDelivery:
         """Send a whole table, as AsyncProducer.send_batch does. In the result, `base_offset` is -1."""
-        return await self._core.send_batch(topic, data, partition=partition)
+        try:
+            return await self._core.send_batch(topic, data, partition=partition)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def commit_offsets(self, consumer: AsyncConsumer) -> None:
         """Commit, with the transaction, everything that a consumer will have handed out by then.
@@ -111,7 +129,11 @@ class AsyncTransaction:
         consumer hands out the same messages again, to this member or to another. The consumer is made with a group and
         auto_commit=False. Raises InvalidRequest, TransactionAborted, and what joining the group raises.
         """
-        await self._core.commit_offsets(consumer._core)
+        try:
+            await self._core.commit_offsets(consumer._core)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def commit(self, wait: Wait = "visible", *, timeout: float | None = None) -> bool:
         """Commit, and return whether all partitions show the records already.
@@ -123,7 +145,11 @@ class AsyncTransaction:
         Raises TransactionAborted, Fenced, or why a record was refused: nothing will ever be visible. OutcomeUnknown: no
         coordinator has answered; `commit` may be called again.
         """
-        return await self._core.commit(wait, timeout=timeout)
+        try:
+            return await self._core.commit(wait, timeout=timeout)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def abort(self, *, timeout: float | None = None) -> None:
         """Roll back: nothing that was sent will ever be visible. A second call does nothing.
@@ -132,13 +158,25 @@ class AsyncTransaction:
         and Fenced if the outcome of its commit was unknown and another program has taken the id: it stays unknown.
         After another error nothing is committed: the brokers roll the transaction back when its time is up.
         """
-        await self._core.abort(timeout=timeout)
+        try:
+            await self._core.abort(timeout=timeout)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aenter__(self) -> Self:
-        await self._core.__aenter__()
-        return self
+        try:
+            await self._core.__aenter__()
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._core.__aexit__(kind, error, trace)
+        try:
+            await self._core.__aexit__(kind, error, trace)
+        except TinymqError as raised:
+            trim(raised)
+            raise

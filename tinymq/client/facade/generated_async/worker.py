@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Awaitable
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import TinymqError
+from tinymq.client.common.traces import trim
 from tinymq.client.work.job import Job
 from tinymq.client.work.worker import WorkerCore
 
@@ -40,7 +42,11 @@ class AsyncWorker:
         A crash counts as a failed delivery of all jobs that were taken. With `start=False` it counts only for those
         that the application has begun by `job.start()`, and the others can be given back by `job.release()`.
         """
-        return await self._core.poll(timeout, max_records, start=start)
+        try:
+            return await self._core.poll(timeout, max_records, start=start)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     def stop(self) -> None:
         """Take nothing more, and give back at once what was not handed out, uncharged: other workers get it.
@@ -56,24 +62,44 @@ class AsyncWorker:
         Raises LeaseLost if some jobs were lost since the last flush: their records are delivered again, or were settled
         by another worker. Raises DeadlineExceeded after `timeout` seconds (request_timeout_ms).
         """
-        await self._core.flush(timeout)
+        try:
+            await self._core.flush(timeout)
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def open(self) -> None:
         """Make the group if there is none, and attach to its partitions. Raises UnknownTopic, WrongKind."""
-        await self._core.open()
+        try:
+            await self._core.open()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def close(self) -> None:
         """Wait for the answers to settlements, give back what was not handed out, and leave the group's partitions.
 
         A second call does nothing. Raises LeaseLost and DeadlineExceeded as `flush`.
         """
-        await self._core.close()
+        try:
+            await self._core.close()
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aenter__(self) -> Self:
-        await self._core.__aenter__()
-        return self
+        try:
+            await self._core.__aenter__()
+            return self
+        except TinymqError as raised:
+            trim(raised)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._core.__aexit__(kind, error, trace)
+        try:
+            await self._core.__aexit__(kind, error, trace)
+        except TinymqError as raised:
+            trim(raised)
+            raise
