@@ -64,7 +64,7 @@ def run_broker(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str
     It changes nothing of this process: neither its log, nor its allocator, nor its environment.
     """
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    monkeypatch.setattr(broker_log, "set_up", lambda log_format: None)
+    monkeypatch.setattr(broker_log, "set_up", lambda log_format, names: None)
     monkeypatch.setattr(tuning, "tune", lambda: None)
     monkeypatch.setattr(tuning, "raise_open_files", lambda connections_max: None)
 

@@ -25,6 +25,7 @@ from tinymq import (
     WrongKind,
 )
 from tinymq.client.admin.admin import AsyncAdmin
+from tinymq.client.common.traces import trim, untraced
 from tinymq.testing import Cluster
 
 OURS_MAX = 2  # lines of tinymq in a traceback: of the method that was called, and of one below it
@@ -185,8 +186,8 @@ def test_an_error_that_is_raised_again_and_again_does_not_grow(cluster: Cluster)
     with cluster.client() as mq:
         mq.admin.create_topic("gone", partitions=1)
         reader, producer = mq.reader("gone"), mq.producer(linger_ms=0)
-        assert reader.poll(0.0) == []
         producer.send("gone", b"x").result(20.0)
+        assert len(reader.poll(20.0)) == 1
         mq.admin.delete_topic("gone")
         delivery = producer.send("gone", b"y")
         for call in (lambda: reader.poll(20.0), lambda: delivery.result(20.0)):
@@ -207,3 +208,17 @@ def test_a_bug_keeps_its_traceback(cluster: Cluster, monkeypatch: pytest.MonkeyP
         with pytest.raises(ZeroDivisionError) as raised:
             mq.admin.describe_topic("t")
     assert {", in run\n", ", in broken\n"} <= set(re.findall(r", in \w+\n", text_of(raised.value)))
+
+
+def test_what_the_client_handled_itself_is_not_shown() -> None:
+    """A kept error may have been made while the client handled one of its own, of a socket for example."""
+    source = "def made(error):\n    try:\n        {}['nothing']\n    except KeyError:\n        raise error\n"
+    names: dict[str, Any] = {"__name__": "tinymq.client.made"}
+    exec(source, names)
+    for leaving in (untraced, trim):
+        error = TinymqError("kept")
+        with pytest.raises(TinymqError):
+            names["made"](error)
+        assert isinstance(error.__context__, KeyError)
+        leaving(error)
+        assert error.__context__ is None

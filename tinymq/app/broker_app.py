@@ -126,6 +126,12 @@ class BrokerApp:
         host = self._host
         return [host.status(group) for group in host.groups.values()] if host is not None else []
 
+    def partition_name(self, group: str) -> str | None:
+        """Topic and partition, as in orders/3, of a group by its printed id; None: the registry does not know it."""
+        prefix, _, partition = group.partition("/")
+        topics = self._member.broker.registry.get_all_topics() if self._member is not None else []
+        return next((f"{each.name}/{partition}" for each in topics if each.topic_id.hex().startswith(prefix)), None)
+
     def metadata_leader(self) -> int:
         """The broker that leads the metadata group; 0: not known."""
         leader = self._host.leader_of(METADATA_GROUP) if self._host is not None else None

@@ -17,6 +17,7 @@ import pytest
 from tests.cli.conftest import Ended, RunBroker
 from tinymq.base.config import BrokerConfig
 from tinymq.base.types import PeerAddress
+from tinymq.cli.common import broker_log
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.verbs import broker
 from tinymq.log.broker_files.identity import read_identity, write_identity
@@ -24,6 +25,7 @@ from tinymq.log.files.files import RealFiles
 from tinymq.net.loopback_ports import free_ports
 from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 from tinymq.simulation.faulty_files import FaultyFiles
+from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 
 DEADLINE_S = 30.0
@@ -129,7 +131,7 @@ def test_a_disk_that_fails_the_sync_of_a_vote_ends_the_broker(
     )  # fmt: skip
 
     async def main() -> int:
-        running = asyncio.ensure_future(broker._run(config))
+        running = asyncio.ensure_future(broker._run(config, broker_log.PartitionNames()))
         while not files.exists("broker.json"):
             await asyncio.sleep(0)
         files.fail_sync("ballots*", once=False)
@@ -140,3 +142,24 @@ def test_a_disk_that_fails_the_sync_of_a_vote_ends_the_broker(
     said = capfd.readouterr().err
     assert "[SyncFailed]" in said
     assert "hint: check the disk" in said
+
+
+def test_the_log_names_the_topic_and_the_partition_of_a_replica() -> None:
+    """Raft knows groups by ids. The name of a topic that was deleted a moment ago is remembered."""
+    names = broker_log.PartitionNames()
+    with Cluster(nodes=1) as cluster, cluster.client() as mq:
+        mq.admin.create_topic("orders", partitions=2)
+        app = cluster.brokers[1]
+        names.lookup = app.partition_name
+        group = next(str(status.group) for status in app.replica_statuses() if status.group.partition == 1)
+
+        def logged(**event: object) -> dict[str, object]:
+            return dict(names(None, "info", {"event": "replica_changed", **event}))
+
+        assert logged(group=group)["partition"] == "orders/1"
+        mq.admin.delete_topic("orders")
+        assert app.partition_name(group) is None
+        assert logged(group=group)["partition"] == "orders/1"
+        for other in ("metadata", "billing", "00000000/0"):
+            assert "partition" not in logged(group=other)
+        assert logged(group=group, partition="t/0")["partition"] == "t/0"

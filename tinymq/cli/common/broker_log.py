@@ -6,7 +6,8 @@ Clients and other brokers choose some of the logged text (names, ids, reasons), 
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+import re
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import structlog
@@ -16,13 +17,34 @@ from tinymq.cli.common.escapes import visible, visible_json
 from tinymq.cli.common.options import LogFormat
 from tinymq.cli.common.output import log_stream
 
+GROUP_ID = re.compile(r"[0-9a-f]{8}/\d+")  # as GroupId prints it
+NAMES_MAX = 100_000  # remembered, so that the log names partitions that were deleted a moment ago
 LIBRARIES = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def set_up(log_format: LogFormat) -> None:
+class PartitionNames:
+    """Adds the topic and the partition to each event of a replica, which knows only the id of its group."""
+
+    def __init__(self) -> None:
+        self.lookup: Callable[[str], str | None] = lambda group: None  # of a broker, once there is one
+        self._known: dict[str, str] = {}
+
+    def __call__(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        group = event.get("group")
+        if isinstance(group, str) and "partition" not in event and GROUP_ID.fullmatch(group):
+            name = self.lookup(group) or self._known.get(group)
+            if name is not None:
+                if len(self._known) >= NAMES_MAX:
+                    self._known.clear()
+                event["partition"] = self._known[group] = name
+        return event
+
+
+def set_up(log_format: LogFormat, names: PartitionNames) -> None:
     """Log to stderr, including the warnings and errors of libraries."""
     structlog.configure(
         processors=[
+            names,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

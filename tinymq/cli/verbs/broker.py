@@ -22,6 +22,7 @@ from tinymq.cli.common.options import LogFormat, epilogue
 if TYPE_CHECKING:
     from tinymq.base.config import BrokerConfig
     from tinymq.base.errors import TinymqError
+    from tinymq.cli.common.broker_log import PartitionNames
 
 
 JOIN = (
@@ -93,10 +94,11 @@ def broker(
     }
     os.environ.update(as_environment(flags, settings.PREFIX))
     loaded = settings.load(config)
-    broker_log.set_up(log_format)
+    names = broker_log.PartitionNames()
+    broker_log.set_up(log_format, names)
     tuning.tune()
     tuning.raise_open_files(loaded.limits.connections_max)
-    return asyncio.run(_run(loaded))
+    return asyncio.run(_run(loaded, names))
 
 
 def as_environment(flags: Mapping[str, object], prefix: str) -> dict[str, str]:
@@ -105,10 +107,11 @@ def as_environment(flags: Mapping[str, object], prefix: str) -> dict[str, str]:
     return {name: json.dumps(value) if isinstance(value, list) else str(value) for name, value in present.items()}
 
 
-async def _run(config: BrokerConfig) -> int:
+async def _run(config: BrokerConfig, names: PartitionNames) -> int:
     from tinymq.app.broker_app import BrokerApp
 
     app = BrokerApp(config)
+    names.lookup = app.partition_name
     stop_requested = asyncio.Event()
 
     def request_stop() -> None:

@@ -34,8 +34,7 @@ def trim(error: TinymqError) -> None:
     if error.__traceback__ is not None and error.__traceback__.tb_next is not None and LOG.isEnabledFor(logging.DEBUG):
         LOG.debug("%s, as it was raised inside of the client:", error.code, exc_info=error)
     error.__traceback__ = _of_application(error.__traceback__)
-    while error.__context__ is not None and _is_ours(error.__context__):
-        error.__context__ = error.__context__.__context__
+    _forget_context(error)
 
 
 def trimming(
@@ -59,7 +58,10 @@ def untraced(error: Error) -> Error:
 
     It would grow by a few lines with each raise, and keep their frames alive. A bug keeps its traceback.
     """
-    return error.with_traceback(None) if isinstance(error, TinymqError) else error
+    if isinstance(error, TinymqError):
+        error.__traceback__ = None
+        _forget_context(error)
+    return error
 
 
 def _of_application(trace: TracebackType | None) -> TracebackType | None:
@@ -74,9 +76,13 @@ def _of_application(trace: TracebackType | None) -> TracebackType | None:
     return below
 
 
-def _is_ours(handled: BaseException) -> bool:
-    """Was it caught by the client itself? The first line of a traceback is the one that catches."""
-    return handled.__traceback__ is not None and _passes_through(handled.__traceback__)
+def _forget_context(error: TinymqError) -> None:
+    """What the client itself was handling when it made the error is not shown; what the application handles is."""
+    while (handled := error.__context__) is not None:
+        # The first line of a traceback is the one that catches.
+        if handled.__traceback__ is None or not _passes_through(handled.__traceback__):
+            return
+        error.__context__ = handled.__context__
 
 
 def _passes_through(trace: TracebackType) -> bool:
