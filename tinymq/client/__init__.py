@@ -11,7 +11,9 @@ import re
 
 # By the loader, because the package may lie in an archive, such as those of spark-submit's --py-files.
 _STUB: str = __loader__.get_data(__file__.removesuffix("c") + "i").decode()
-_MODULE_BY_NAME = {name: module for module, name in re.findall(r"^from (\S+) import (\w+) as \2$", _STUB, re.MULTILINE)}
+_MODULE_BY_NAME = {
+    name: module for module, name in re.findall(r"^from (\S+) import (?:\(\n +)?(\w+) as \2", _STUB, re.MULTILINE)
+}
 
 __all__ = sorted(_MODULE_BY_NAME)
 

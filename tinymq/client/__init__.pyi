@@ -104,12 +104,16 @@ from tinymq.client.facade.frame import Frame as Frame
 from tinymq.client.facade.generated.hold import Hold as Hold
 from tinymq.client.facade.generated_async.consumer import AsyncConsumer as AsyncConsumer
 from tinymq.client.facade.generated_async.frame import AsyncFrame as AsyncFrame
+from tinymq.client.facade.generated_async.partition_transaction import (
+    AsyncPartitionTransaction as AsyncPartitionTransaction,
+)
 from tinymq.client.facade.generated_async.producer import AsyncProducer as AsyncProducer
 from tinymq.client.facade.generated_async.queue import AsyncQueue as AsyncQueue
 from tinymq.client.facade.generated_async.reader import AsyncReader as AsyncReader
 from tinymq.client.facade.generated_async.scan import AsyncScan as AsyncScan
 from tinymq.client.facade.generated_async.transaction import AsyncTransaction as AsyncTransaction
 from tinymq.client.facade.generated_async.worker import AsyncWorker as AsyncWorker
+from tinymq.client.facade.partition_transaction import PartitionTransaction as PartitionTransaction
 from tinymq.client.facade.producer import Producer as Producer
 from tinymq.client.facade.queue import Queue as Queue
 from tinymq.client.facade.reader import Reader as Reader

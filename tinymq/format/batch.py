@@ -224,15 +224,14 @@ def _bounds(times: pa.Array) -> tuple[int, int]:
     return bounds["min"].value, bounds["max"].value
 
 
-def encode(
+def record_batch(
     keys: Sequence[bytes | None] | None,
     values: Sequence[bytes | None],
     headers: Sequence[Headers | None] | None,
     timestamps_us: Sequence[int],
-    codec: Codec = Codec.NONE,
-) -> pa.Buffer:
-    """Encode records as an Arrow message, one per item of the sequences. `keys` or `headers` is None if no record has
-    any.
+) -> pa.RecordBatch:
+    """Make a record batch of SCHEMA, with one record per item of the sequences. `keys` or `headers` is None if no
+    record has any.
 
     Raises InvalidBatch for a value of a wrong type.
     """
@@ -241,9 +240,20 @@ def encode(
         key = no_keys(count) if keys is None else binary_column(keys)
         header = no_headers(count) if headers is None else headers_column(headers)
         value, timestamp = binary_column(values), time_column(timestamps_us)
-        batch = pa.RecordBatch.from_arrays([key, value, header, timestamp], schema=SCHEMA)
+        return pa.RecordBatch.from_arrays([key, value, header, timestamp], schema=SCHEMA)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidBatch(f"not records: {str(error)[:200]}", hint="keys and values are bytes or None") from error
+
+
+def encode(
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None],
+    headers: Sequence[Headers | None] | None,
+    timestamps_us: Sequence[int],
+    codec: Codec = Codec.NONE,
+) -> pa.Buffer:
+    """Encode records as an Arrow message. Arguments and errors: as `record_batch`."""
+    batch = record_batch(keys, values, headers, timestamps_us)
     if codec is Codec.NONE:
         return batch.serialize()
     return _compressed(batch, codec)

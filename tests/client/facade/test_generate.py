@@ -52,7 +52,7 @@ def test_both_halves_have_the_public_names_of_the_class_that_does_the_work(twin:
 
 
 def sync_name(annotation: Any) -> Any:
-    return re.sub(r"^Async", "", annotation) if isinstance(annotation, str) else annotation
+    return re.sub(r"\bAsync", "", annotation) if isinstance(annotation, str) else annotation
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=NAMES)

@@ -19,7 +19,7 @@ from tinymq.base.errors import Closed, TinymqError
 from tinymq.base.types import RecordMetadata
 from tinymq.client.common import forks
 from tinymq.client.common.due import Delay
-from tinymq.client.common.options import ClientOptions, HandlerOptions
+from tinymq.client.common.options import ClientOptions, HandlerOptions, TransactionOptions
 from tinymq.client.common.servers import find_cluster
 from tinymq.client.common.start_positions import Place
 from tinymq.client.common.traces import trim
@@ -27,11 +27,15 @@ from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.client.facade.generated.client import ClientCalls
 from tinymq.client.facade.loop_thread import LoopThread
+from tinymq.client.facade.partition_transaction import PartitionTransaction
+from tinymq.client.facade.transaction import Transaction
 from tinymq.client.produce.blocking_sender import BlockingSender
 from tinymq.client.produce.delivery import Scheduled
 from tinymq.client.serve.health import Health
 from tinymq.client.serve.serving import STOP_TIMEOUT_S, Serving, stopping_signals
 from tinymq.client.serve.subscription import Handler, Kind, OnError
+from tinymq.client.transaction.partition_transaction import PartitionTransactionCore
+from tinymq.client.transaction.refusals import check_no_settings
 
 
 class Client(ClientCalls):
@@ -179,6 +183,28 @@ class Client(ClientCalls):
             work = producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
             delivery = loop_thread.run(work)
         return delivery.result()
+
+    @overload
+    def transaction(self, transactional_id: str, **settings: Unpack[TransactionOptions]) -> Transaction: ...
+    @overload
+    def transaction(self) -> PartitionTransaction: ...
+    def transaction(
+        self, transactional_id: str | None = None, **settings: Unpack[TransactionOptions]
+    ) -> Transaction | PartitionTransaction:
+        """A transaction: its records become visible when it commits, all of them or none. Use it in `with`.
+
+        `transactional_id`: a name that this program uses alone. The first transaction of an id in this client fences
+        the programs that used it before, and rolls back what they had open; the client keeps the id. One transaction of
+        an id at a time. Settings: see TransactionConfig. docs/transactions.md tells the whole story.
+
+        Without an id the records go to one partition, as one batch, and there are no settings. Raises InvalidRequest.
+        """
+        loop_thread, core = self._loop_thread, self._async
+        if transactional_id is None:
+            check_no_settings(settings)
+            made = loop_thread.do(lambda: PartitionTransactionCore(core.cluster(), core.shared_producer))
+            return PartitionTransaction(loop_thread, made)
+        return Transaction(loop_thread, loop_thread.do(lambda: core.transaction(transactional_id, **settings)))
 
     def subscribe(
         self,

@@ -101,7 +101,7 @@ TWINS = (
         by_hand="tinymq.client.facade.producer",
         internal=frozenset(
             {"abandon", "append_here", "close_s", "closed", "direct", "ended"}
-            | {"ready", "send_delayed", "unfinished", "written"}
+            | {"ready", "send_delayed", "send_whole", "unfinished", "written"}
         ),
     ),
     Twin(
@@ -115,6 +115,12 @@ TWINS = (
         "Transaction",
         by_hand="tinymq.client.facade.transaction",
         internal=frozenset({"closed", "leave"}),
+    ),
+    Twin(
+        "tinymq.client.transaction.partition_transaction",
+        "PartitionTransaction",
+        by_hand="tinymq.client.facade.partition_transaction",
+        internal=frozenset({"append"}),
     ),
     Twin(
         "tinymq.client.work.worker",

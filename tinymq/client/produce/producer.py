@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -33,7 +33,7 @@ from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import Staging
 from tinymq.client.produce.sender import Sender
 from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer
-from tinymq.client.produce.whole_batches import WholeBatches, by_partition, by_size
+from tinymq.client.produce.whole_batches import WholeBatches, by_partition, by_size, only_partition
 from tinymq.format.batch import conform
 
 Handle = TypeVar("Handle", bound=Delivery | ScheduledDelivery)
@@ -222,6 +222,26 @@ class ProducerCore:
                     break
                 await self.ready(topic, now(), place)
         return BatchDelivery(parts)
+
+    async def send_whole(
+        self, topic: str, batches: Sequence[pa.RecordBatch], partition: int | None = None
+    ) -> BatchDelivery:
+        """Send record batches of SCHEMA as one batch, which is in the log as a whole or not at all.
+
+        Without `partition` it goes to that of the keys, or to any. Raises as `send_batch`, and InvalidRequest if the
+        keys belong to several partitions.
+        """
+        data = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        now = self._cluster.clock.monotonic
+        while True:
+            await self.ready(topic, now(), partition)
+            buffer = self.batcher.buffers.by_topic.get(topic)
+            if buffer is None or self._closed:
+                raise Closed("the producer is closed")
+            place = partition if partition is not None else only_partition(self._placed(data, buffer))
+            batch = self._whole_batches.append_table(buffer, place, data)
+            if batch is not None:
+                return BatchDelivery([batch])
 
     def direct(self) -> BlockingSender:
         """Return the object by which threads deliver lone records themselves. Called on the loop."""

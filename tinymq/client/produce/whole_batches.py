@@ -5,14 +5,14 @@ Each is sealed at once, behind everything that its partition's queue got before 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from zlib import crc32
 
 import pyarrow as pa
 
 from tinymq.base.config import Limits
-from tinymq.base.errors import BatchTooLarge
+from tinymq.base.errors import BatchTooLarge, InvalidRequest
 from tinymq.client.common.argument_checks import check_topic
 from tinymq.client.common.config import COMPRESSION, ProducerConfig
 from tinymq.client.common.due import Due
@@ -141,6 +141,19 @@ def by_partition(
     if len(rows) == 1:
         return [(next(iter(rows)), batch)]
     return [(partition, batch.take(int64_column(places))) for partition, places in rows.items()]
+
+
+def only_partition(placed: Iterable[tuple[int | None, pa.RecordBatch]]) -> int | None:
+    """The partition of all rows of `by_partition` that must go to a certain one; None: any. Raises InvalidRequest if
+    they are several."""
+    partitions = sorted({partition for partition, _ in placed if partition is not None})
+    if len(partitions) > 1:
+        some = ", ".join(map(str, partitions[:5]))
+        raise InvalidRequest(
+            f"the keys belong to {len(partitions)} partitions of the topic ({some})",
+            hint='name the partition, or use a transaction with an id: mq.transaction("NAME")',
+        )
+    return partitions[0] if partitions else None
 
 
 def by_size(batch: pa.RecordBatch, bytes_aim: int, bytes_max: int, rows_max: int) -> list[pa.RecordBatch]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tinymq.base.errors import Denied, InvalidRequest, NotFound, OutOfOrderSequence, TinymqError, TransactionAborted
 
 
@@ -11,6 +13,15 @@ def check_plain(message_id: object, delay: object, deliver_at: object) -> None:
         raise InvalidRequest(
             "a record of a transaction has no message id, and is not delayed",
             hint="send it by mq.send, or by a producer",
+        )
+
+
+def check_no_settings(settings: Mapping[str, object]) -> None:
+    """Refuse settings of a transaction without an id. Raises InvalidRequest."""
+    if settings:
+        raise InvalidRequest(
+            f"{', '.join(settings)}: a transaction without an id has no settings",
+            hint='give the transaction an id: mq.transaction("NAME", ...)',
         )
 
 

@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from tinymq.base.errors import TinymqError
-from tinymq.client.common.options import (
-    ConsumerOptions,
-    ProducerOptions,
-    QueueOptions,
-    ReaderOptions,
-    TransactionOptions,
-    WorkerOptions,
-)
+from tinymq.client.common.options import ConsumerOptions, ProducerOptions, QueueOptions, ReaderOptions, WorkerOptions
 from tinymq.client.common.start_positions import Place, Places
 from tinymq.client.common.traces import trim
 from tinymq.client.consume.scan import WAIT_MS, Tiers
@@ -25,7 +18,6 @@ from tinymq.client.facade.producer import Producer
 from tinymq.client.facade.queue import Queue
 from tinymq.client.facade.reader import Reader
 from tinymq.client.facade.scan import Scan
-from tinymq.client.facade.transaction import Transaction
 from tinymq.client.facade.worker import Worker
 from tinymq.client.frame.frame import OffsetRange, TimeRange
 from tinymq.client.group.consumer import Callback
@@ -84,21 +76,6 @@ class ClientCalls:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `with`, which flushes."""
         try:
             return Producer(self._loop_thread, self._loop_thread.do(lambda: self._async.producer(**settings)))
-        except TinymqError as raised:
-            trim(raised)
-            raise
-
-    def transaction(self, transactional_id: str, **settings: Unpack[TransactionOptions]) -> Transaction:
-        """A transaction: its records become visible when it commits, all of them or none. Use it in `with`.
-
-        `transactional_id`: a name that this program uses alone. The first transaction of an id in this client fences
-        the programs that used it before, and rolls back what they had open; the client keeps the id. One transaction of
-        an id at a time. Settings: see TransactionConfig. docs/transactions.md tells the whole story.
-        """
-        try:
-            return Transaction(
-                self._loop_thread, self._loop_thread.do(lambda: self._async.transaction(transactional_id, **settings))
-            )
         except TinymqError as raised:
             trim(raised)
             raise

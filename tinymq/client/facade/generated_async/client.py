@@ -16,7 +16,6 @@ from tinymq.client.common.options import (
     ProducerOptions,
     QueueOptions,
     ReaderOptions,
-    TransactionOptions,
     WorkerOptions,
 )
 from tinymq.client.common.start_positions import Place, Places
@@ -30,7 +29,6 @@ from tinymq.client.facade.generated_async.producer import AsyncProducer
 from tinymq.client.facade.generated_async.queue import AsyncQueue
 from tinymq.client.facade.generated_async.reader import AsyncReader
 from tinymq.client.facade.generated_async.scan import AsyncScan
-from tinymq.client.facade.generated_async.transaction import AsyncTransaction
 from tinymq.client.facade.generated_async.worker import AsyncWorker
 from tinymq.client.frame.frame import OffsetRange, TimeRange
 from tinymq.client.group.consumer import Callback
@@ -177,15 +175,6 @@ class AsyncClientCalls:
     def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `async with`, which flushes."""
         return AsyncProducer(self._core.producer(**settings))
-
-    def transaction(self, transactional_id: str, **settings: Unpack[TransactionOptions]) -> AsyncTransaction:
-        """A transaction: its records become visible when it commits, all of them or none. Use it in `async with`.
-
-        `transactional_id`: a name that this program uses alone. The first transaction of an id in this client fences
-        the programs that used it before, and rolls back what they had open; the client keeps the id. One transaction of
-        an id at a time. Settings: see TransactionConfig. docs/transactions.md tells the whole story.
-        """
-        return AsyncTransaction(self._core.transaction(transactional_id, **settings))
 
     def reader(
         self,
