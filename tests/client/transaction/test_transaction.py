@@ -47,6 +47,12 @@ async def fill(tx: TransactionCore, partitions: int = 3) -> None:
         await tx.send("orders", b"%d" % number, partition=number)
 
 
+async def fill_staged(tx: TransactionCore) -> None:
+    """As `fill`, until the records are staged: a short time limit of the commit is for its coordinator alone."""
+    for number in range(3):
+        await (await tx.send("orders", b"%d" % number, partition=number))
+
+
 async def begun(mq: ClientCore, **settings: Any) -> TransactionCore:
     tx = mq.transaction(NAME, linger_ms=0, **settings)
     await tx.begin()
@@ -259,7 +265,7 @@ def test_a_commit_without_an_answer_is_of_unknown_outcome_and_may_be_repeated() 
         async with client_of(cluster, request_timeout_ms=300) as mq:
             tx = mq.transaction(NAME)
             await tx.begin(timeout=5.0)
-            await fill(tx)
+            await fill_staged(tx)
             cluster.transactions.lost["CommitTransaction"] = 1000
             with pytest.raises(OutcomeUnknown, match="commit again"):
                 await tx.commit()
@@ -278,7 +284,7 @@ def test_a_repeated_commit_that_another_owner_fenced_is_still_of_unknown_outcome
         cluster = cluster_of()
         async with client_of(cluster) as mq, client_of(cluster) as other:
             tx = await begun(mq)
-            await fill(tx)
+            await fill_staged(tx)
             cluster.transactions.lost["CommitTransaction"] = 1000
             with pytest.raises(OutcomeUnknown):
                 await tx.commit(timeout=0.2)
@@ -332,7 +338,7 @@ def test_a_commit_that_was_certainly_not_decided_is_rolled_back() -> None:
         cluster = cluster_of()
         async with client_of(cluster) as mq:
             tx = await begun(mq)
-            await fill(tx)
+            await fill_staged(tx)
             cluster.transactions.refuse("CommitTransaction", *[DeadlineExceeded("leaders do not answer")] * 1000)
             with pytest.raises(TransactionAborted, match="did not answer"):
                 await tx.commit(timeout=0.3)
