@@ -149,6 +149,7 @@ def test_the_connection_of_a_revoked_or_expired_token_ends(s: Secured) -> None:
     s.root.access.revoke_token("quitter")
     s.cluster.wait_until(lambda: not open_streams(), REVOKED_S)
     token = s.root.access.create_token("quitter", lifetime=3.0)
+    s.wait_heard()
     with s.cluster.client(token=token) as again, again.producer() as another:
         assert error_within(lambda: another.send("orders", b"x").result(), 10.0).message.count("has expired on 20")
         s.cluster.wait_until(lambda: not open_streams(), REVOKED_S)
