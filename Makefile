@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE := # where it is set, each of some hundred proces
 JAVA := JAVA_HOME="$(CURDIR)/.venv/tools/java" # what the set-up has found: Spark would take any
 PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
-CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.orders -p examples.web -p examples.chaos
+CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.orders -p examples.enricher -p examples.web -p examples.chaos
 
 .PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-groups bench-peers bench-self bench-smoke bench-spark sim chaos figures mutants fuzz lock sbom audit proto clean
 

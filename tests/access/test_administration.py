@@ -118,6 +118,7 @@ def test_users_roles_and_grants(s: Secured) -> None:
 def test_a_token_ends_by_itself(s: Secured) -> None:
     s.root.access.create_user("guest")
     mq = s.cluster.client(token=s.root.access.create_token("guest", lifetime=3600))
+    s.wait_heard()
     assert 3500 < (mq.access.who_am_i().expires_s or 0) <= 3600
     s.cluster.clock.advance(hours=1)
     error = refused(lambda: mq.access.who_am_i())

@@ -1,0 +1,1 @@
+"""Sales become invoices exactly once, while the programs that do it are killed."""
