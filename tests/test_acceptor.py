@@ -16,7 +16,7 @@ from tests.test_descriptors import nothing_left
 from tinymq.base.errors import PortInUse
 from tinymq.net import acceptor
 from tinymq.net.acceptor import Acceptor
-from tinymq.net.connection_limits import Place, Places, Refusal
+from tinymq.net.connection_limits import ConnectionRefusal, Place, Places
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
@@ -94,7 +94,7 @@ def test_so_many_connections_so_many_of_one_host_and_no_more(logs: LogCapture) -
         others = [port.dial(host) for host in (HOSTS[1], HOSTS[2], HOSTS[2])]
         assert await ended(others[-1]), "the port is full"
         await until(lambda: len(port.lines) == 6)
-        assert dict(port.places.refused) == {Refusal.HOST: 1, Refusal.FULL: 1}
+        assert dict(port.places.refused) == {ConnectionRefusal.HOST: 1, ConnectionRefusal.FULL: 1}
         first[0].close()
         await until(lambda: port.places.open == 5)
         again = port.dial()
@@ -112,7 +112,7 @@ def test_many_refusals_are_one_line_of_the_log(logs: LogCapture) -> None:
     async def scenario(port: Port) -> None:
         kept = port.dial()
         refused = [port.dial() for _ in range(100)]
-        await until(lambda: port.places.refused[Refusal.HOST] == 100)
+        await until(lambda: port.places.refused[ConnectionRefusal.HOST] == 100)
         for sock in (kept, *refused):
             sock.close()
 
@@ -131,7 +131,7 @@ def test_without_descriptors_it_waits_says_so_once_and_goes_on(
         callers = [port.dial() for _ in range(3)]
         with nothing_left(0):
             turns = 0
-            while port.places.refused[Refusal.DESCRIPTORS] < 3:
+            while port.places.refused[ConnectionRefusal.DESCRIPTORS] < 3:
                 turns += 1
                 await asyncio.sleep(0)
             assert turns > 20, "it does not retry in each turn of the loop"

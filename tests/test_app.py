@@ -14,7 +14,7 @@ from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import CorruptData, FolderInUse, PortInUse, TinymqError, WrongBroker
 from tinymq.base.types import PeerAddress
 from tinymq.net.loopback_ports import free_ports
-from tinymq.rpc.common.broker_state import State
+from tinymq.rpc.common.broker_state import BrokerState
 from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 from tinymq.testing.cluster import SECRET
 
@@ -40,7 +40,7 @@ def test_obstacles_to_a_start_raise_typed_errors(tmp_path: Path) -> None:
     async def main() -> None:
         first = BrokerApp(config(tmp_path))
         await first.start()
-        assert first.state is State.UNFORMED
+        assert first.state is BrokerState.UNFORMED
         await refused(config(tmp_path), FolderInUse)
         await refused(dataclasses.replace(config(tmp_path, 2, "other"), listen=first.address), PortInUse)
         await refused(dataclasses.replace(config(tmp_path, 2, "other"), peer_listen=first.peer_address), PortInUse)
@@ -81,9 +81,9 @@ def test_a_formed_broker_whose_first_entry_is_damaged_does_not_start(tmp_path: P
         path.write_bytes(whole)
         app = BrokerApp(settings)
         await app.start()
-        assert app.state is State.RUNNING
+        assert app.state is BrokerState.RUNNING
         await app.stop()
-        assert app.state is State.STOPPING
+        assert app.state is BrokerState.STOPPING
 
     asyncio.run(main())
 
@@ -91,5 +91,5 @@ def test_a_formed_broker_whose_first_entry_is_damaged_does_not_start(tmp_path: P
 def test_a_stop_before_anything_was_started(tmp_path: Path) -> None:
     app = BrokerApp(config(tmp_path))
     asyncio.run(app.stop())
-    assert app.state is State.STOPPING
+    assert app.state is BrokerState.STOPPING
     assert not list(tmp_path.iterdir()), "nothing was opened"

@@ -22,7 +22,7 @@ from tinymq.base.errors import Closed, InvalidFrame, TinymqError
 from tinymq.net import frame_stream
 from tinymq.net.frame_stream import FrameStream
 from tinymq.net.framing import PREFIX, PREFIX_BYTES, READ_BUFFER_BYTES, pack_frame
-from tinymq.net.outbox import TLS_SLICE_BYTES
+from tinymq.net.output_buffer import TLS_SLICE_BYTES
 from tinymq.net.tls_files import Loaded
 
 FRAME_BYTES_MAX = 4 << 20
@@ -170,7 +170,7 @@ def test_unreceived_frames_are_not_read_and_hold_the_sender_back(
         assert not sending.done()
         assert b._unread_bytes <= unread_max + READ_BUFFER_BYTES + size
         assert len(b._frames) <= unread_frames_max + READ_BUFFER_BYTES // (PREFIX_BYTES + 1 + size) + 1
-        assert a._outbox.unsent_bytes <= unsent_max + size + 1024
+        assert a._output.unsent_bytes <= unsent_max + size + 1024
         for _ in range(frames):
             head, received = await b.receive()
             assert (head, len(received)) == (b"h", size)
@@ -265,7 +265,7 @@ def test_a_waiting_receiver_learns_of_the_end(who: str, connect: Connect) -> Non
         for each in waiting:
             with pytest.raises(Closed):
                 await each
-        assert a._outbox.unsent_bytes == 0, "unsent bytes are dropped"
+        assert a._output.unsent_bytes == 0, "unsent bytes are dropped"
 
     between(scenario, connect)
 
@@ -379,9 +379,9 @@ def test_a_body_from_a_file_arrives_whole_between_others(file: int, before: int,
 
     async def scenario(a: FrameStream, b: FrameStream) -> None:
         async def send() -> None:
-            a._outbox.put(*pack_frame(b"before", (b"x" * (1 << 20),)))
+            a._output.put(*pack_frame(b"before", (b"x" * (1 << 20),)))
             for _ in range(1, pieces):
-                a._outbox.put(*pack_frame(b"before", (b"x" * (1 << 20),)))
+                a._output.put(*pack_frame(b"before", (b"x" * (1 << 20),)))
             for number in range(5):
                 await a.send_file(b"%d" % number, Part(file, number * length + 7, length))
             await a.send(b"after")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq.net.connection_limits import Place, Places, Refusal, host_of
+from tinymq.net.connection_limits import ConnectionRefusal, Place, Places, host_of
 
 
 def taken(places: Places, address: str) -> Place:
@@ -16,10 +16,10 @@ def taken(places: Places, address: str) -> Place:
 def test_a_port_takes_so_many_connections_and_one_host_its_share_of_them() -> None:
     places = Places("streams", 5, 3)
     first = [taken(places, "10.0.0.1") for _ in range(3)]
-    assert places.take("10.0.0.1") is Refusal.HOST
+    assert places.take("10.0.0.1") is ConnectionRefusal.HOST
     others = [taken(places, f"10.0.0.{n}") for n in (2, 3)]
-    assert places.take("10.0.0.4") is Refusal.FULL
-    assert (places.open, places.refused[Refusal.HOST], places.refused[Refusal.FULL]) == (5, 1, 1)
+    assert places.take("10.0.0.4") is ConnectionRefusal.FULL
+    assert (places.open, places.refused[ConnectionRefusal.HOST], places.refused[ConnectionRefusal.FULL]) == (5, 1, 1)
     first[0].leave()
     first[0].leave()
     assert places.open == 4
@@ -32,7 +32,7 @@ def test_a_port_takes_so_many_connections_and_one_host_its_share_of_them() -> No
 def test_without_a_share_one_host_may_have_all() -> None:
     places = Places("peers", 2)
     assert taken(places, "10.0.0.1").host == taken(places, "10.0.0.1").host
-    assert places.take("10.0.0.1") is Refusal.HOST
+    assert places.take("10.0.0.1") is ConnectionRefusal.HOST
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_what_is_accepted_elsewhere_is_counted_anew_each_time() -> None:
     places = Places("clients", 10, 2)
     places.recount(["a", "a", "b"])
     assert places.open == 3
-    assert places.take("a") is Refusal.HOST
+    assert places.take("a") is ConnectionRefusal.HOST
     places.recount([])
     assert places.open == 0

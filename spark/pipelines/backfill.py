@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines.arguments import moment
-from pipelines.ranges import Range, ends_of, offsets_json, offsets_of
+from pipelines.ranges import OffsetSpan, ends_of, offsets_json, offsets_of
 from pipelines.refused import Refused
 from pipelines.sessions import ended, say, session
 from pyspark_tinymq.write.place import PLACE
@@ -33,7 +33,7 @@ WRITTEN = {"key": ("string", "binary"), "value": ("string", "binary"), "timestam
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BackfillArguments:
     """The arguments of the command line."""
 
     servers: str
@@ -51,7 +51,7 @@ class Job:
     dry_run: bool
 
 
-def parse(argv: Sequence[str]) -> Job:
+def parse(argv: Sequence[str]) -> BackfillArguments:
     """Parse the command line. Ends the process on --help and on errors."""
     parser = argparse.ArgumentParser(
         prog="backfill.py",
@@ -80,7 +80,7 @@ def parse(argv: Sequence[str]) -> Job:
     add("--ordered", action="store_true", help="times rise in each partition: read no further than --until")
     add("--replica", default="follower", choices=("leader", "follower", "nearest", "any"), help="replica to read from")
     add("--dry-run", action="store_true", help="print the plan, and write nothing")
-    return Job(**vars(parser.parse_args(argv)))
+    return BackfillArguments(**vars(parser.parse_args(argv)))
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Backfill:
     """One backfill, on one session."""
 
     spark: SparkSession
-    job: Job
+    job: BackfillArguments
 
     def run(self) -> bool:
         """Run the backfill. Returns False if some values were not JSON with these members, and prints how many."""
@@ -142,11 +142,11 @@ class Backfill:
             raise Refused(f"Spark does not take that: {error.getMessage() or error}") from None
         return written.observe(taken, F.count(F.lit(1)).alias("records"))
 
-    def _ranges(self, client: Client) -> list[Range]:
+    def _ranges(self, client: Client) -> list[OffsetSpan]:
         until = self.job.until if self.job.ordered else None
         return offsets_of(client, self.job.source, self.job.since, until)
 
-    def _source(self, ranges: Sequence[Range]) -> DataFrame:
+    def _source(self, ranges: Sequence[OffsetSpan]) -> DataFrame:
         """Return the records at exactly these offsets, which were printed. Records written meanwhile are not read."""
         return (
             self.spark.read.format("tinymq")
@@ -163,7 +163,7 @@ class Backfill:
         writer = records.write.format("tinymq").mode("append")
         writer.option("servers", self.job.servers).option("topic", self.job.to).save()
 
-    def _say(self, ranges: Sequence[Range], before: dict[int, int]) -> None:
+    def _say(self, ranges: Sequence[OffsetSpan], before: dict[int, int]) -> None:
         job = self.job
         say(f"from {job.source}: records from {job.since} up to, and not including, {job.until}")
         for each in ranges:

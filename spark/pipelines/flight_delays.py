@@ -34,7 +34,7 @@ LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class FlightArguments:
     """The arguments."""
 
     servers: str
@@ -52,7 +52,7 @@ class Job:
     progress: Path | None
 
 
-def parse(argv: Sequence[str]) -> Job:
+def parse(argv: Sequence[str]) -> FlightArguments:
     """Parse the command line. Ends the process on --help and on errors."""
     parser = argparse.ArgumentParser(
         prog="flight_delays.py",
@@ -76,15 +76,15 @@ def parse(argv: Sequence[str]) -> Job:
     add("--every", default="1 second", help="how often there is a micro-batch, without --until-end")
     add("--restarts", type=whole, default=3, metavar="N", help="how often a query that failed is started again")
     add("--progress", type=Path, metavar="FILE", help="append Spark's report of each micro-batch, as a line of JSON")
-    return Job(**vars(parser.parse_args(argv)))
+    return FlightArguments(**vars(parser.parse_args(argv)))
 
 
 @dataclass(slots=True)
-class Pipeline:
+class FlightDelays:
     """The two queries, on one session."""
 
     spark: SparkSession
-    job: Job
+    job: FlightArguments
     journal: Journal
 
     def run(self) -> bool:
@@ -173,7 +173,7 @@ def main(argv: Sequence[str]) -> int:
     def work() -> bool:
         spark = session("flight_delays")
         try:
-            return Pipeline(spark, job, Journal(job.progress, say)).run()
+            return FlightDelays(spark, job, Journal(job.progress, say)).run()
         finally:
             spark.stop()
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelines.streams import Progress, progress_of
+from pipelines.streams import BatchResult, progress_of
 
 
 class Reports:
@@ -15,9 +15,9 @@ class Reports:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._read = 0  # the bytes of the whole lines read so far
-        self.seen: list[Progress] = []
+        self.seen: list[BatchResult] = []
 
-    def news(self) -> Iterator[Progress]:
+    def news(self) -> Iterator[BatchResult]:
         """Yield the reports since the last call. An incomplete line waits for a later call."""
         if not self._file.exists():
             return

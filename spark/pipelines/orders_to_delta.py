@@ -32,7 +32,7 @@ QUERY = "orders"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class OrdersArguments:
     """The arguments."""
 
     servers: str
@@ -49,7 +49,7 @@ class Job:
     progress: Path | None
 
 
-def parse(argv: Sequence[str]) -> Job:
+def parse(argv: Sequence[str]) -> OrdersArguments:
     """Parse the command line. Ends the process on --help and on errors."""
     parser = argparse.ArgumentParser(
         prog="orders_to_delta.py",
@@ -74,18 +74,18 @@ def parse(argv: Sequence[str]) -> Job:
     add("--every", default="10 seconds", help="how often there is a micro-batch, without --until-end")
     add("--restarts", type=whole, default=3, metavar="N", help="how often a query that failed is started again")
     add("--progress", type=Path, metavar="FILE", help="append Spark's report of each micro-batch, as a line of JSON")
-    job = Job(**vars(parser.parse_args(argv)))
+    job = OrdersArguments(**vars(parser.parse_args(argv)))
     if job.customers is not None and not job.until_end:
         parser.error("--customers needs --until-end: they are made from all orders, once these are written")
     return job
 
 
 @dataclass(slots=True)
-class Pipeline:
+class OrdersToDelta:
     """The query and the steps after it, on one session."""
 
     spark: SparkSession
-    job: Job
+    job: OrdersArguments
     journal: Journal
     unreadable: int = 0  # records that are no orders
     first_unreadable: str = ""
@@ -172,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
     def work() -> bool:
         spark = session("orders_to_delta")
         try:
-            return Pipeline(spark, job, Journal(job.progress, say)).run()
+            return OrdersToDelta(spark, job, Journal(job.progress, say)).run()
         finally:
             spark.stop()
 

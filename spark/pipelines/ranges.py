@@ -11,7 +11,7 @@ from tinymq.client import Client
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetSpan:
     """The offsets of one partition from `start` up to, and not including, `end`."""
 
     partition: int
@@ -23,7 +23,7 @@ class Range:
         return self.end - self.start
 
 
-def offsets_of(client: Client, topic: str, since: datetime, until: datetime | None) -> list[Range]:
+def offsets_of(client: Client, topic: str, since: datetime, until: datetime | None) -> list[OffsetSpan]:
     """Return the ranges from the first record at or after `since` to the first at or after `until`, or to the end.
 
     All records before such a start are older than `since`, whatever their order. Records after such an end may be older
@@ -31,7 +31,7 @@ def offsets_of(client: Client, topic: str, since: datetime, until: datetime | No
     """
     starts = client.admin.find_offsets(topic, since)
     ends = client.admin.find_offsets(topic, until if until is not None else "latest")
-    return [Range(p, starts[p], max(starts[p], ends.get(p, starts[p]))) for p in sorted(starts)]
+    return [OffsetSpan(p, starts[p], max(starts[p], ends.get(p, starts[p]))) for p in sorted(starts)]
 
 
 def ends_of(client: Client, topic: str) -> dict[int, int]:

@@ -16,7 +16,7 @@ LOOK_S = 0.2  # Spark keeps the last 100 progress reports, enough between two po
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BatchResult:
     """The result of one micro-batch."""
 
     query: str
@@ -35,11 +35,11 @@ class Progress:
         return f"{self.query} {self.batch}: {self.rows_in:,} rows in{out}{until}{dropped} ({self.seconds:.1f} s)"
 
 
-def progress_of(report: Mapping[str, Any]) -> Progress:
+def progress_of(report: Mapping[str, Any]) -> BatchResult:
     """Read Spark's own JSON report of a micro-batch."""
     operators = report.get("stateOperators") or ()
     watermark = str((report.get("eventTime") or {}).get("watermark", ""))
-    return Progress(
+    return BatchResult(
         query=str(report.get("name") or "query"),
         batch=int(report["batchId"]),
         rows_in=int(report.get("numInputRows") or 0),
@@ -58,7 +58,7 @@ class Journal:
         self._file = file
         self._say = say
         self._seen: dict[str, int] = {}  # run id -> the newest reported batch
-        self.taken: list[Progress] = []
+        self.taken: list[BatchResult] = []
 
     def look(self, query: StreamingQuery) -> None:
         """Take the new reports. The report of an idle query has the number of the next batch, and is left out."""

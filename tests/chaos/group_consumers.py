@@ -14,8 +14,8 @@ from tinymq.broker.coordinator.coordinator import Coordinator
 from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.members.group_members import Member
 from tinymq.client.group.fetched_records import TopicPartition
-from tinymq.client.group.member_state import Grant
-from tinymq.client.group.membership import MemberId, Membership
+from tinymq.client.group.member_session import MemberId, MemberSession
+from tinymq.client.group.member_state import Ownership
 from tinymq.proto import partition_pb2 as stored
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock
@@ -29,30 +29,30 @@ ATTEMPT_S = 1.0
 
 
 class Consumer:
-    """Reads what its membership gives it, and commits: the shortest owner of a Membership."""
+    """Reads what its membership gives it, and commits: the shortest owner of a MemberSession."""
 
     def __init__(self, world: World, name: str, instance_id: str | None) -> None:
         self.name, self.world = name, world
         self.process = SimProcess(name)
         self.clock = VirtualClock(world.loop, self.process, start_s=world.rng.uniform(0, 100))
-        self.reading: dict[TopicPartition, tuple[Grant, int]] = {}  # (grant, position)
-        self.leaving: dict[TopicPartition, Grant] = {}
+        self.reading: dict[TopicPartition, tuple[Ownership, int]] = {}  # (grant, position)
+        self.leaving: dict[TopicPartition, Ownership] = {}
         self.opens: list[asyncio.Future[None]] = []
         self.told: list[str] = []
         self.error: Exception | None = None
         session = world.rng.randbytes(16)
         self.me = MemberId(NAME, world.group.group_id, session, instance_id)
         self.calls = Calls(world, self)
-        self.membership = Membership(self.me, self.calls, self, self.clock, rejoin_s=REJOIN_S, attempt_s=ATTEMPT_S)
+        self.membership = MemberSession(self.me, self.calls, self, self.clock, rejoin_s=REJOIN_S, attempt_s=ATTEMPT_S)
 
     def start(self) -> None:
         self.process.do(self.membership.start)
         self.process.spawn(self.work())
 
-    def assigned(self, place: TopicPartition, grant: Grant) -> None:
+    def assigned(self, place: TopicPartition, grant: Ownership) -> None:
         self.opens.append(asyncio.ensure_future(self.open(place, grant)))
 
-    def revoke(self, place: TopicPartition, grant: Grant) -> None:
+    def revoke(self, place: TopicPartition, grant: Ownership) -> None:
         if place in self.reading:
             self.leaving[place] = grant
         else:
@@ -67,7 +67,7 @@ class Consumer:
     def failed(self, error: Exception) -> None:
         self.error = error
 
-    async def open(self, place: TopicPartition, grant: Grant) -> None:
+    async def open(self, place: TopicPartition, grant: Ownership) -> None:
         try:
             outcome = await self.world.at_partition(place.partition, self.opening(grant))
         except TinymqError as error:
@@ -78,7 +78,7 @@ class Consumer:
             self.reading[place] = grant, outcome.position
             self.world.opened(self, place, grant)
 
-    def opening(self, grant: Grant) -> stored.Command:
+    def opening(self, grant: Ownership) -> stored.Command:
         command = opens(NAME, epoch=grant.epoch)
         command.open.kind, command.open.group_id = stored.STREAM, self.me.group_id
         command.open.session = self.me.session
@@ -115,7 +115,7 @@ class Consumer:
             await self.commit(place, grant, position)
         self.membership.let_go(place, grant)
 
-    async def commit(self, place: TopicPartition, grant: Grant, position: int) -> None:
+    async def commit(self, place: TopicPartition, grant: Ownership, position: int) -> None:
         command = commits(position, NAME, grant.epoch, self.world.generations[place.partition])
         command.commit.kind, command.commit.group_id = stored.STREAM, self.me.group_id
         await self.world.at_partition(place.partition, command, by=self)

@@ -23,9 +23,9 @@ from tinymq.base.errors import UnknownGroup
 from tinymq.base.group_config import GroupKind
 from tinymq.base.meter import Unmetered
 from tinymq.broker.coordinator.coordinator import Coordinator
-from tinymq.broker.groups.definition import Group, GroupPhase
+from tinymq.broker.groups.definition import GroupDefinition, GroupPhase
 from tinymq.client.group.fetched_records import TopicPartition
-from tinymq.client.group.member_state import Grant
+from tinymq.client.group.member_state import Ownership
 from tinymq.proto import partition_pb2 as stored
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 
@@ -78,7 +78,7 @@ class Topic:
 class Cluster:
     """The registry and the groups, as a broker's coordinator reads them."""
 
-    def __init__(self, life: Life, group: Group) -> None:
+    def __init__(self, life: Life, group: GroupDefinition) -> None:
         self.topic = Topic("orders", TOPIC, [Queue(n) for n in range(life.partitions)])
         self.known = {NAME: group}
 
@@ -95,7 +95,7 @@ class Cluster:
 
     async def refresh(self) -> None: ...
 
-    async def get(self, name: str) -> Group:
+    async def get(self, name: str) -> GroupDefinition:
         if name not in self.known:
             raise UnknownGroup(f"no group {name}")
         return self.known[name]
@@ -114,7 +114,9 @@ class World(CoordinatorWorld):
             "rejoin_ms": int(REJOIN_S * 1000), "revoke_ms": life.revoke_ms, "static_return_ms": life.static_return_ms
         }  # fmt: skip
         texts = tuple((name, str(value)) for name, value in settings.items())
-        self.group = Group(NAME, GroupKind.STREAM, ("orders",), settings=texts, group_id=7, phase=GroupPhase.READY)
+        self.group = GroupDefinition(
+            NAME, GroupKind.STREAM, ("orders",), settings=texts, group_id=7, phase=GroupPhase.READY
+        )
         self.cluster = Cluster(life, self.group)
         self.partitions = [Applied() for _ in range(life.partitions)]
         for partition in self.partitions:
@@ -156,12 +158,12 @@ class World(CoordinatorWorld):
                 return
             self.checked[number] += 1
 
-    def opened(self, consumer: Consumer, place: TopicPartition, grant: Grant) -> None:
+    def opened(self, consumer: Consumer, place: TopicPartition, grant: Ownership) -> None:
         self.say(f"{consumer.name} reads {place.partition} under {grant.epoch & 0xFFFFFFFF}")
         if grant.epoch >= self.readers.get(place.partition, (0, consumer))[0]:
             self.readers[place.partition] = grant.epoch, consumer
 
-    def handed_out(self, consumer: Consumer, place: TopicPartition, grant: Grant) -> None:
+    def handed_out(self, consumer: Consumer, place: TopicPartition, grant: Ownership) -> None:
         epoch, other = self.readers.get(place.partition, (0, consumer))
         if self.life.strict and epoch > grant.epoch:
             self.anomalies.append(

@@ -40,6 +40,7 @@ from tinymq.raft import Role
 from tinymq.simulation.faulty_inodes import Inode
 from tinymq.simulation.pipes import Pipe
 from tinymq_chaos.sim.faults import FAULTS
+from tinymq_chaos.sim.network.links import client_connector
 from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.synced_files import SyncedFiles
 from tinymq_chaos.sim.world.brokers import SimBroker
@@ -270,7 +271,7 @@ async def reset(world: World) -> None:
 
 @effect
 async def client_reset(world: World) -> None:
-    connector = world.clients.connector()
+    connector = client_connector(world.clients)
     calls = {n: await connector.link(f"memory:{n}").open_produce(5.0) for n in world.brokers}
     words, _ = begun(world, "client_reset", f"({connector.number}, ")
     hit = {b for client, b in ast.literal_eval(words.removeprefix("between ")) if client == connector.number}

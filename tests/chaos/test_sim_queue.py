@@ -10,7 +10,7 @@ from tests.chaos.worlds import in_world
 from tinymq.base.errors import Closed, DeadlineExceeded, OutcomeUnknown, TinymqError, Unavailable
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.simulation.memory_network import HOST
-from tinymq_chaos.sim.network.links import MemoryLink
+from tinymq_chaos.sim.network.links import MemoryLink, client_connector
 from tinymq_chaos.sim.world.world import World
 
 MESSAGES = 150
@@ -24,7 +24,7 @@ class Caller:
     def __init__(self, world: World, seed: int) -> None:
         self._rng = random.Random(seed)
         self._world = world
-        connector = world.clients.connector()
+        connector = client_connector(world.clients)
         self._links: list[MemoryLink] = [connector.link(f"{HOST}:{n}") for n in world.brokers]
 
     async def ask(self, name: str, request: Any, service: str = "QueueService") -> Any:
@@ -78,7 +78,7 @@ def test_channels_are_served_and_refusals_are_typed() -> None:
         caller = Caller(world, 0)
         request = pb.SetConsumerRequest(topic="t", partition=0, channel="c", consumer="me")
         assert (await caller.ask("SetConsumer", request, "Channels")).epoch > 0
-        link = world.clients.connector().link(f"{HOST}:1")
+        link = client_connector(world.clients).link(f"{HOST}:1")
         for path, asked, code in [
             ("QueueService/FetchMessage", pb.FetchMessageRequest(topic="nowhere"), "UnknownTopic"),
             ("QueueService/ConsumeMessage", pb.ConsumeMessageRequest(topic="t", channel="?"), "InvalidName"),

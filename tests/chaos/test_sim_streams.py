@@ -20,8 +20,8 @@ from tinymq.net.frame_stream import FrameStream
 from tinymq.simulation.link_conditions import NetworkConditions
 from tinymq.simulation.memory_network import HOST
 from tinymq_chaos.sim.network.byte_streams import StreamConnection
+from tinymq_chaos.sim.network.client_network import ClientNetwork
 from tinymq_chaos.sim.network.links import MemoryConnector
-from tinymq_chaos.sim.network.servers import ClientNetwork
 from tinymq_chaos.sim.network.stream_ports import STREAM_PORTS, MemoryAcceptor, StreamConnector
 from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.user_threads import UserThreads

@@ -8,6 +8,7 @@ from tests.chaos.worlds import in_world
 from tinymq.base.types import GroupId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.simulation.memory_network import HOST
+from tinymq_chaos.sim.network.links import client_connector
 from tinymq_chaos.sim.world.world import World
 
 QUEUE = "tinymq.v1.QueueService"
@@ -35,7 +36,7 @@ def test_only_a_leader_that_a_majority_confirms_counts_a_size() -> None:
         assert old.process.do(lambda: old.app.host.transfer(group, new.id))
         while world.leader(group) is not new:
             await world.clock.sleep(0.001)
-        at = {n: world.clients.connector().link(f"{HOST}:{n}") for n in (old.id, new.id)}
+        at = {n: client_connector(world.clients).link(f"{HOST}:{n}") for n in (old.id, new.id)}
         await at[new.id].ask(f"{QUEUE}/ProduceMessage", PUT, 0.2)
         (led,) = [known for known in old.groups() if known.id == group]
         assert led.is_leader, "for all it knows"

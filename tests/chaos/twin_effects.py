@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.chaos.worlds import begun, numbers
-from tinymq.rpc.common.broker_state import State
+from tinymq.rpc.common.broker_state import BrokerState
 from tinymq_chaos.sim.observers.replicas import watched
 from tinymq_chaos.sim.world.world import World
 
@@ -24,7 +24,7 @@ async def _refused(world: World) -> None:
     assert second is not None
     assert second.span is not None
     await world.clock.sleep(LIVES_S)
-    assert second.app.state is State.RUNNING
+    assert second.app.state is BrokerState.RUNNING
     assert not second.span.let_in
     assert any("another process of broker" in reason for reason in second.span.told)
     assert not world.unhealthy()
@@ -40,12 +40,12 @@ async def _joins_once_the_first_is_gone(world: World) -> None:
     assert second is not None
     assert second.span is not None
     await world.clock.sleep(LIVES_S)
-    assert second.app.state is State.UNFORMED
+    assert second.app.state is BrokerState.UNFORMED
     assert "alive with another data directory" in second.app.reason
     assert not world.unhealthy()
     world.pause(first)
     await world.clock.sleep(LIVES_S)
-    assert second.app.state is State.RUNNING
+    assert second.app.state is BrokerState.RUNNING
     assert {*second.span.let_in} == {*world.brokers} - {first.id}
     world.resume(first, first.process)
     next(fault, None)

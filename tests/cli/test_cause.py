@@ -9,7 +9,7 @@ import pytest
 
 from tinymq.base.errors import WrongSecret
 from tinymq.dev import cause
-from tinymq.dev.cause import Cause
+from tinymq.dev.cause import StartFailure
 
 
 def _event(level: str, **fields: str) -> str:
@@ -29,17 +29,17 @@ ENDED = ["error: 127.0.0.1:1 is taken [PortInUse]", "hint: stop it"]
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
-        ([STARTED, STARTING, REFUSED, UNREACHED, NO_LEADER], Cause("WrongSecret: does not prove", "one secret")),
-        ([STARTED, FAILED, REFUSED], Cause("SyncFailed: the disk", "check it")),
-        ([STARTED, FAILED, *ENDED, NO_LEADER], Cause("PortInUse: 127.0.0.1:1 is taken", "stop it")),
-        ([STARTED, *ENDED[:1]], Cause("PortInUse: 127.0.0.1:1 is taken")),
-        ([STARTED, *ENDED, STARTED, STARTING, REFUSED], Cause("WrongSecret: does not prove", "one secret")),
-        ([STARTED, "Traceback", "ImportError: nothing"], Cause("ImportError: nothing")),
-        ([STARTED, STARTING], Cause("its log does not say why")),
-        ([], Cause("its log does not say why")),
+        ([STARTED, STARTING, REFUSED, UNREACHED, NO_LEADER], StartFailure("WrongSecret: does not prove", "one secret")),
+        ([STARTED, FAILED, REFUSED], StartFailure("SyncFailed: the disk", "check it")),
+        ([STARTED, FAILED, *ENDED, NO_LEADER], StartFailure("PortInUse: 127.0.0.1:1 is taken", "stop it")),
+        ([STARTED, *ENDED[:1]], StartFailure("PortInUse: 127.0.0.1:1 is taken")),
+        ([STARTED, *ENDED, STARTED, STARTING, REFUSED], StartFailure("WrongSecret: does not prove", "one secret")),
+        ([STARTED, "Traceback", "ImportError: nothing"], StartFailure("ImportError: nothing")),
+        ([STARTED, STARTING], StartFailure("its log does not say why")),
+        ([], StartFailure("its log does not say why")),
     ],
 )
-def test_the_cause_is_distinguished_from_its_consequences(lines: list[str], found: Cause) -> None:
+def test_the_cause_is_distinguished_from_its_consequences(lines: list[str], found: StartFailure) -> None:
     assert cause.of_lines(lines) == found
 
 
@@ -54,4 +54,4 @@ def test_the_log_of_an_earlier_process_is_ignored(tmp_path: Path) -> None:
     log.write_text("\n".join(ENDED) + "\n")
     assert cause.of_log(log).message.startswith("PortInUse")
     cause.mark_start(log, 1, "2026-01-01T00:00:00Z")
-    assert cause.of_log(log) == Cause("its log does not say why")
+    assert cause.of_log(log) == StartFailure("its log does not say why")

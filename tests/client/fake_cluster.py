@@ -35,7 +35,7 @@ from tinymq.base.errors import (
     UnknownTopic,
 )
 from tinymq.broker.state.epoch_cache import EpochCache
-from tinymq.broker.state.producers import Producer, extend, judge
+from tinymq.broker.state.producers import ProducerState, extend, judge
 from tinymq.client.net.ports import Fetched, PackedBatch
 from tinymq.client.net.wire import join, read_fetched
 from tinymq.format.batch import check_batch, decode_batch, parse_batch_header
@@ -58,7 +58,7 @@ class FakePartition:
     next_offset: int = 0
     last_crc: int = 0
     log_start: int = 0
-    producers: dict[int, Producer] = field(default_factory=dict)
+    producers: dict[int, ProducerState] = field(default_factory=dict)
     shown: dict[int, int] = field(default_factory=dict)  # broker -> its high watermark, if it lags
     epochs: EpochCache = field(default_factory=EpochCache)
     delayed: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # by schedule id: (when it is due, batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinymq.format.feature_level import FIRST_LEVEL
-from tinymq.log.broker_files.identity import Identity
+from tinymq.log.broker_files.broker_identity import BrokerIdentity
 
 
 class FakePeers:
@@ -29,7 +29,7 @@ class FakeStore:
     """A data directory that stores only its identity."""
 
     def __init__(self, broker_id: int) -> None:
-        self.identity = Identity(broker_id, bytes([broker_id]) * 16)
+        self.identity = BrokerIdentity(broker_id, bytes([broker_id]) * 16)
 
     async def hold_feature_level(self, level: int) -> None:
         self.identity = replace(self.identity, held_level=level)

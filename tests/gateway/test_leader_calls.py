@@ -28,7 +28,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.proto.methods import Method
 from tinymq.registry.state.values import BrokerRecord, QueueRecord, TopicRecord
-from tinymq.rpc.common.broker_state import Serving, State
+from tinymq.rpc.common.broker_state import BrokerState, Serving
 from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq_chaos.sim.virtual.event_loop import VirtualClock, VirtualLoop, run_virtually
 
@@ -55,7 +55,7 @@ class Elsewhere:
         self.limits = Limits()
         self.asked: list[tuple[str, float]] = []  # the address of each forwarded call, and its seconds
         self.serving = Serving()
-        self.serving.state = State.RUNNING
+        self.serving.state = BrokerState.RUNNING
         self._answers = list(answers)
         self._gone = False  # a broker reported that the topic is deleted
 
@@ -133,7 +133,7 @@ def outcome(answers: Sequence[object], deadline_s: float = 5.0, **how: Any) -> t
         began_s = broker.clock.monotonic()
         call = Call(broker, "me", how.pop("forwarded", False), began_s + deadline_s)
         leaders = broker.calls()
-        broker.serving.state = how.pop("state", State.RUNNING)
+        broker.serving.state = how.pop("state", BrokerState.RUNNING)
         options = {"repeatable": True} | how
         came: object
         try:
@@ -173,7 +173,7 @@ def test_the_client_retries_until_a_broker_answers() -> None:
         ([NotLeader("no")], {"patient": False}, "NotLeader", 1),
         ([OutcomeUnknown("?"), NotLeader("no")], {"patient": False}, "OutcomeUnknown", None),
         ([REPLY], {"forwarded": True}, "NotLeader", 0),
-        ([NotLeader("no")], {"state": State.STOPPING}, "NotLeader", 0),
+        ([NotLeader("no")], {"state": BrokerState.STOPPING}, "NotLeader", 0),
     ],
 )
 def test_what_it_comes_to(answers: list[object], how: dict[str, Any], code: str, asked: int | None) -> None:

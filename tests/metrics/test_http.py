@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.errors import InvalidConfig, PortInUse
-from tinymq.metrics.http import ANSWER_S, REQUEST_BYTES_MAX, REQUEST_S, Answer, HttpServer
+from tinymq.metrics.http import ANSWER_S, REQUEST_BYTES_MAX, REQUEST_S, HttpServer, Response
 
 HOST = "127.0.0.1"
 DEADLINE_S = 10.0
@@ -27,17 +27,17 @@ class Server:
         self.http = HttpServer(routes, self.clock)
         self.port = 0
 
-    async def _hello(self, headers: Mapping[str, str]) -> Answer:
-        return Answer(HTTPStatus.OK, b"hello " + headers.get("who", "you").encode())
+    async def _hello(self, headers: Mapping[str, str]) -> Response:
+        return Response(HTTPStatus.OK, b"hello " + headers.get("who", "you").encode())
 
-    async def _slow(self, headers: Mapping[str, str]) -> Answer:
+    async def _slow(self, headers: Mapping[str, str]) -> Response:
         await self.slow.wait()
-        return Answer(HTTPStatus.OK, b"at last")
+        return Response(HTTPStatus.OK, b"at last")
 
-    async def _large(self, headers: Mapping[str, str]) -> Answer:
-        return Answer(HTTPStatus.OK, LARGE)
+    async def _large(self, headers: Mapping[str, str]) -> Response:
+        return Response(HTTPStatus.OK, LARGE)
 
-    async def _bug(self, headers: Mapping[str, str]) -> Answer:
+    async def _bug(self, headers: Mapping[str, str]) -> Response:
         raise ZeroDivisionError
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tinymq.outbox.rules import Decision, Fate, TransactionMark, fate_of, is_older
+from tinymq.outbox.rules import Decision, RowFate, TransactionMark, fate_of, is_older
 
 PRODUCER_ID = 7
 
@@ -153,12 +153,12 @@ class Model:
             raise Broken("the database seems older than the log")
         rows = []
         for row, mark in world.rows:
-            fate = fate_of(mark, relay.newest) if mark is not None else Fate.UNSENT
-            if fate is Fate.UNKNOWN:
+            fate = fate_of(mark, relay.newest) if mark is not None else RowFate.UNSENT
+            if fate is RowFate.UNKNOWN:
                 if self.rules == Rules():
                     raise Broken(f"the outcome of {mark} is unknown")
-                fate = Fate.UNSENT
-            if fate is Fate.UNSENT:
+                fate = RowFate.UNSENT
+            if fate is RowFate.UNSENT:
                 rows.append((row, None))
         taken = replace(world, rows=tuple(rows), turn=world.turn + 1, owner=relay.epoch)
         return self._put(taken, index, replace(relay, at=At.READY))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.outbox.relay_model import Broken, Model, Rules, World
-from tinymq.outbox.rules import Decision, Fate, TransactionMark, fate_of, is_older, next_rows_max
+from tinymq.outbox.rules import Decision, RowFate, TransactionMark, fate_of, is_older, next_rows_max
 
 MARK = TransactionMark(7, 2, 5)
 
@@ -67,16 +67,16 @@ def test_no_rule_can_be_left_out(rules: Rules) -> None:
 @pytest.mark.parametrize(
     ("newest", "fate"),
     [
-        (Decision(7, 5, True), Fate.SENT),
-        (Decision(7, 5, False), Fate.UNSENT),
-        (Decision(7, 6, False), Fate.UNSENT),
-        (Decision(7, 6, True), Fate.UNSENT),
-        (Decision(7, 4, True), Fate.UNKNOWN),
-        (Decision(8, 1, False), Fate.UNKNOWN),  # the coordinator lost its log, or forgot the id
-        (None, Fate.UNKNOWN),
+        (Decision(7, 5, True), RowFate.SENT),
+        (Decision(7, 5, False), RowFate.UNSENT),
+        (Decision(7, 6, False), RowFate.UNSENT),
+        (Decision(7, 6, True), RowFate.UNSENT),
+        (Decision(7, 4, True), RowFate.UNKNOWN),
+        (Decision(8, 1, False), RowFate.UNKNOWN),  # the coordinator lost its log, or forgot the id
+        (None, RowFate.UNKNOWN),
     ],
 )
-def test_the_newest_decision_tells_the_fate_of_marked_rows(newest: Decision | None, fate: Fate) -> None:
+def test_the_newest_decision_tells_the_fate_of_marked_rows(newest: Decision | None, fate: RowFate) -> None:
     assert fate_of(MARK, newest) is fate
 
 

@@ -18,12 +18,12 @@ from tinymq.raft.replica.current_role import CurrentRole
 from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.state.pysyncobj_state import NEVER
 from tinymq_chaos.sim.campaign import timing
-from tinymq_chaos.sim.campaign.timing import FAILOVERS, STEADY, Row, failovers, steady
+from tinymq_chaos.sim.campaign.timing import FAILOVERS, STEADY, TimingRow, failovers, steady
 
 SEEDS = range(6)
 
 
-def failover(name: str, seeds: range = SEEDS) -> Row:
+def failover(name: str, seeds: range = SEEDS) -> TimingRow:
     return failovers(name, *FAILOVERS[name], seeds)
 
 

@@ -173,8 +173,8 @@ def test_the_format_of_a_zookeeper_tree_keeps_older_builds_out() -> None:
     after = state.fork()
     command = commands.raise_feature_level(2, state.version)
     reply, effects = after.apply(command)
-    ops = tree.change_ops(state, after, 7, tree.Change(command, reply), effects, {})
-    assert tree.Create(tree.RECORDS) in ops
+    ops = tree.change_ops(state, after, 7, tree.StoredChange(command, reply), effects, {})
+    assert tree.CreateNode(tree.RECORDS) in ops
     version = tree.unpack_version(tree.pack_version(after))
     assert (version.format, version.feature_level) == (2, 2)
     assert [(each.broker_id, each.feature_level) for each in version.announced] == [(1, 2)]

@@ -30,7 +30,7 @@ from tinymq.broker.serve.unpack_queue import UnpackQueue
 from tinymq.format.batch import Codec, encode, pack_batch
 from tinymq.log.files.runner import InlineRunner
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.common.broker_state import Serving, State
+from tinymq.rpc.common.broker_state import BrokerState, Serving
 from tinymq.rpc.common.fetch_codec import FetchAnswer
 from tinymq.rpc.common.reply_stream import GrpcReplies, quiet_departures
 from tinymq.rpc.services.fetch import FetchStream
@@ -87,7 +87,7 @@ class Streams:
         self.bench = Bench()
         self.limits = limits
         self.serving = Serving()
-        self.serving.state = State.RUNNING
+        self.serving.state = BrokerState.RUNNING
         self.serving.broker = OneTopic(self.bench.partition, self.bench.deadlines, limits)  # type: ignore[assignment]
 
     def produce(self, line: Line) -> asyncio.Task[None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipelines.flight_delays import TOPIC, WINDOWS
 from pipelines.following import Reports
-from pipelines.streams import Progress
+from pipelines.streams import BatchResult
 from pipelines.submitting import Submitted
 
 LOOK_S = 0.02
@@ -77,7 +77,7 @@ class Runs:
                 return max(under_way)
             os.killpg(run.session, signal.SIGCONT)
 
-    def finish(self, run: Submitted, timeout_s: float) -> list[Progress]:
+    def finish(self, run: Submitted, timeout_s: float) -> list[BatchResult]:
         """Wait until it ends successfully. Returns the reports of all runs."""
         code = run.wait(timeout_s)
         assert code == 0, self.said(run)

@@ -74,12 +74,12 @@ def test_batches_are_done_again_and_a_broker_dies_and_every_window_is_there_once
     load.send(mq, "flights", flights, lambda _: None)
     job = flight_delays.parse(Runs(tmp_path, cluster.servers, FLIGHTS // 2).arguments())
     first = Journal(None, print)
-    assert flight_delays.Pipeline(spark, job, first).run()
+    assert flight_delays.FlightDelays(spark, job, first).run()
     once = mq.admin.offsets("delays")
     again = {query: _uncommit(job.checkpoint / query) for query in (WINDOWS, TOPIC)}
     cluster.kill(cluster.wait_leader("flights", 0))
     second = Journal(None, print)
-    assert flight_delays.Pipeline(spark, job, second).run()
+    assert flight_delays.FlightDelays(spark, job, second).run()
 
     for query, batch in again.items():
         assert batch in [report.batch for report in second.taken if report.query == query], "it was done again"
@@ -108,10 +108,10 @@ def sampled(mq: Client) -> dict[str, str]:
     return ids
 
 
-def _orders(spark: SparkSession, cluster: Cluster, folder: Path, *more: str) -> orders_to_delta.Pipeline:
+def _orders(spark: SparkSession, cluster: Cluster, folder: Path, *more: str) -> orders_to_delta.OrdersToDelta:
     given = ["--servers", cluster.servers, "--orders", str(folder / "orders"), "--checkpoint", str(folder / "state")]
     given += ["--until-end", "--batch-records", str(BATCH_RECORDS), *more]
-    return orders_to_delta.Pipeline(spark, orders_to_delta.parse(given), Journal(None, print))
+    return orders_to_delta.OrdersToDelta(spark, orders_to_delta.parse(given), Journal(None, print))
 
 
 @pytest.mark.long
@@ -216,12 +216,12 @@ def test_late_flights_and_other_records_are_reported(
     given = ["--servers", cluster.servers, "--from", "few", "--to", "few-delays", "--until-end"]
     given += ["--results", str(tmp_path / "results"), "--checkpoint", str(tmp_path / "state"), "--watermark", "1 day"]
     job = flight_delays.parse(given)
-    assert not flight_delays.Pipeline(spark, job, Journal(None, print)).run()
+    assert not flight_delays.FlightDelays(spark, job, Journal(None, print)).run()
     said = capsys.readouterr()
     assert "1 records of few are no flights" in said.err
     assert "1 windows of 1 flights" in said.out
     mq.send("few", flight, timestamp=datetime(2013, 1, 1, 10, tzinfo=UTC), partition=1)
-    assert not flight_delays.Pipeline(spark, job, Journal(None, print)).run()
+    assert not flight_delays.FlightDelays(spark, job, Journal(None, print)).run()
     said = capsys.readouterr()
     assert "1 rows came too late for --watermark '1 day'" in said.err
     (record,) = mq.reader("few-delays", end="latest").to_arrow().to_pylist()

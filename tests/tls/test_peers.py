@@ -15,7 +15,7 @@ from tests.raft.net.test_transport_tcp import Raw, ends_its_side_unread, framed,
 from tests.tls.authorities import of_broker, of_user
 from tinymq.base.errors import BrokerUnreachable, Closed, WrongBroker
 from tinymq.net import tls_ports
-from tinymq.net.connection_limits import Refusal
+from tinymq.net.connection_limits import ConnectionRefusal
 from tinymq.net.tls_files import TlsFiles
 from tinymq.raft.net.tcp import PeerTls, TcpTransport
 from tinymq.raft.net.transport import Channel
@@ -129,7 +129,7 @@ def test_a_port_that_requires_tls_answers_nothing_else(tmp_path: Path) -> None:
         raw.send(framed(hello()))
         assert await raw.until_closed() == b""
         assert isinstance(b.transport, TcpTransport)
-        assert b.transport.places.refused[Refusal.PLAIN] == 1
+        assert b.transport.places.refused[ConnectionRefusal.PLAIN] == 1
 
     run(tmp_path, scenario)
 
@@ -160,7 +160,7 @@ def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
         with pytest.raises(OSError):  # asyncio closes without a word of TLS's  # noqa: PT011
             await asyncio.open_connection(b.address.host, b.address.port, ssl=old, server_hostname="x")
         assert isinstance(b.transport, TcpTransport)
-        assert b.transport.places.refused[Refusal.TLS] == 1
+        assert b.transport.places.refused[ConnectionRefusal.TLS] == 1
 
     run(tmp_path, scenario)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tls.authorities import of_broker
 from tinymq.base.clock import SystemClock
-from tinymq.metrics.http import Answer, HttpServer
+from tinymq.metrics.http import HttpServer, Response
 from tinymq.net.tls_ports import PortTls, speaks_tls
 from tinymq.rpc.common import relayed
 
@@ -62,8 +62,8 @@ def test_a_page_over_tls_is_for_those_who_speak_it(tmp_path: Path) -> None:
     files = of_broker(tmp_path / "broker", 1)
     encrypted: list[bool] = []
 
-    async def page(headers: object) -> Answer:
-        return Answer(HTTPStatus.OK, b"measures")
+    async def page(headers: object) -> Response:
+        return Response(HTTPStatus.OK, b"measures")
 
     def admit(host: str, headers: object, is_encrypted: bool) -> None:
         encrypted.append(is_encrypted)

@@ -87,7 +87,7 @@ class Directory:
 RIGHTS_MAX = 10_000  # remembered callers
 
 
-class Reader:
+class DirectoryReader:
     """Makes directories of the registry's records. It parses each record once."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ import structlog
 
 from tinymq.access.audit import Audit, Event
 from tinymq.access.caller import QUOTA_PREFIX, Caller, Credential
-from tinymq.access.directory import NOBODY, Directory, Principal, Reader, denied
+from tinymq.access.directory import NOBODY, Directory, DirectoryReader, Principal, denied
 from tinymq.access.identity import ACCESS, RECORD_KINDS, SWITCH, parse_switch
 from tinymq.access.quotas import QUOTA
 from tinymq.access.stream_guard import StreamGuard
@@ -68,7 +68,7 @@ class Gate:
         self._issuer = issuer
         self._spawn = spawn
         self._registry: RegistryService | None = None
-        self._reader = Reader()
+        self._reader = DirectoryReader()
         self._directory = Directory()
         self._read_at = -1  # the generation of `_directory`
         self._required = required

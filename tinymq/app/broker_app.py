@@ -43,7 +43,7 @@ from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.net.tcp import TcpTransport
 from tinymq.raft.net.transport import Transport
 from tinymq.registry.state.values import BrokerRecord
-from tinymq.rpc.common.broker_state import Serving, State
+from tinymq.rpc.common.broker_state import BrokerState, Serving
 from tinymq.rpc.server.ports import ClientPorts
 from tinymq.rpc.server.server import Services
 from tinymq.rpc.server.stream_server import StreamServer
@@ -100,7 +100,7 @@ class BrokerApp:
     # ---- state and addresses -------------------------------------------------------------------------
 
     @property
-    def state(self) -> State:
+    def state(self) -> BrokerState:
         return self.serving.state
 
     @property
@@ -221,7 +221,7 @@ class BrokerApp:
         if formation.first_entry is not None:  # by an earlier process, or since `open`
             await self._run(env, formation.first_entry)
         else:
-            self._enter(State.UNFORMED)
+            self._enter(BrokerState.UNFORMED)
             formation.on_formed = lambda entry: self._formed(env, entry)
         self._bootstrap.enter()
 
@@ -248,7 +248,7 @@ class BrokerApp:
         )
 
     def _formed(self, env: MemberEnv, first: Entry) -> None:
-        if self.state is State.UNFORMED:  # otherwise it is stopping, and continues at its next start
+        if self.state is BrokerState.UNFORMED:  # otherwise it is stopping, and continues at its next start
             self._spawn(self._run(env, first))
 
     def _tcp(self, store: Store, session: int) -> Transport:
@@ -266,7 +266,7 @@ class BrokerApp:
 
     async def _run(self, env: MemberEnv, first: Entry) -> None:
         """Take part in the cluster to which the data directory belongs."""
-        self._enter(State.STARTING)
+        self._enter(BrokerState.STARTING)
         config, incarnation = self.config, env.store.identity.incarnation
         record = BrokerRecord(
             config.broker_id, incarnation, self.session, self.address, self.peer_address, config.rack
@@ -280,21 +280,21 @@ class BrokerApp:
         self.serving.coordinator, self.serving.transactions = member.coordinator, member.transactions
         self.serving.workers = member.workers
         self.serving.letters, self.serving.group_watch = member.dead_letters, member.group_watch
-        self._enter(State.RUNNING)
+        self._enter(BrokerState.RUNNING)
         self._spawn(self._serve_once_ready(member))
 
     async def _serve_once_ready(self, member: MetadataMember) -> None:
         await member.wait_ready()
-        if self._ports is not None and self.state is State.RUNNING:
+        if self._ports is not None and self.state is BrokerState.RUNNING:
             await self._ports.set_serving(True)
 
     # ---- stop ----------------------------------------------------------------------------------------
 
     async def stop(self, transfer: bool = True) -> None:
         """Stop cleanly: clients and other brokers lose nothing and wait for nothing. Call it after every `start`."""
-        failed = self.state is State.FAILED
+        failed = self.state is BrokerState.FAILED
         if not failed:
-            self._enter(State.STOPPING)
+            self._enter(BrokerState.STOPPING)
         if self._ports is not None:
             await self._ports.set_serving(False)
         if self._member is not None:
@@ -352,7 +352,7 @@ class BrokerApp:
 
     # ---- events --------------------------------------------------------------------------------------
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: BrokerState) -> None:
         self.serving.state = state
         logger.info("broker_state", broker=self.config.broker_id, state=state.value)
 
@@ -378,7 +378,7 @@ class BrokerApp:
     def _fail(self, error: TinymqError) -> None:
         """Serve nothing from now on: the disk refused a write, or an invariant is broken."""
         logger.error("broker_failed", broker=self.config.broker_id, error=error.code, reason=str(error))
-        self._enter(State.FAILED)
+        self._enter(BrokerState.FAILED)
         if self._ports is not None:
             self._spawn(self._ports.set_serving(False))
         if self._member is not None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tinymq.base.errors import InvalidConfig
-from tinymq.base.setting import Choice, Delays, Number, Setting, TopicName, Unit
+from tinymq.base.setting import Choice, DelayList, Number, Setting, TopicName, Unit
 
 RETRY_MS_MAX = 30 * 86_400_000  # between two deliveries of a record
 
@@ -80,7 +80,9 @@ SETTINGS: Mapping[GroupKind, Declared] = MappingProxyType(
             session_ms=_ms(1000, 600_000, "a worker that is silent for so long loses its records", 10_000),
             rejoin_ms=_ms(500, 300_000, "so long a worker has to come back after a lost connection", 3000),
             retry_ms=(
-                Setting(Delays(0, RETRY_MS_MAX, 32), "the delays after a record's first, second ... failed delivery"),
+                Setting(
+                    DelayList(0, RETRY_MS_MAX, 32), "the delays after a record's first, second ... failed delivery"
+                ),
                 (10_000, 30_000, 60_000, 300_000, 1_800_000),
             ),
             deliveries_max=(

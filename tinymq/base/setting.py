@@ -142,7 +142,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Delays:
+class DelayList:
     """Times in milliseconds, one after the other, each from `least` to `most`; written with commas, or "none"."""
 
     least: int
@@ -210,7 +210,7 @@ class TopicName:
 class Setting:
     """Everything that tinymq knows of one setting, except its Python type and its default: its field has these."""
 
-    kind: Number | Choice | Delays | TopicName
+    kind: Number | Choice | DelayList | TopicName
     help: str  # its row in docs/topics.md
     name: str = ""  # as users write it; "": the name of the field
     field: str = ""  # of the dataclass and of the message; `declared` fills it in

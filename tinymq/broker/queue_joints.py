@@ -5,12 +5,11 @@ from __future__ import annotations
 from tinymq.base.clock import Clock
 from tinymq.broker.dead_letters.burials import Fate
 from tinymq.broker.dead_letters.dead_letters import DeadLetters
-from tinymq.broker.dead_letters.letter import DeadRecord
+from tinymq.broker.dead_letters.letter import DeadLetter
 from tinymq.broker.dead_letters.story import RecordMemory
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.work.group_leader import GroupLeader
-from tinymq.broker.work.last_failures import Cause
-from tinymq.broker.work.last_failures import DeadRecord as Dead
+from tinymq.broker.work.last_failures import DeadRecord, FailureCause
 from tinymq.broker.work.workers import Workers
 
 
@@ -31,14 +30,14 @@ def join(workers: Workers, dead_letters: DeadLetters, clock: Clock) -> None:
     dead_letters.stories.remember = remember
 
 
-def letter_of(dead: Dead) -> DeadRecord:
+def letter_of(dead: DeadRecord) -> DeadLetter:
     """A dead record as the dead letters have it. The reason is the last line of what its worker said, unless the last
     delivery ended without a word."""
     known = dead.failure
     error = known.error.strip() if known is not None else ""
     reason = known.reason if known is not None else ""
-    cause = Cause.REJECT if dead.rejected else known.cause if known is not None else None
-    return DeadRecord(
+    cause = FailureCause.REJECT if dead.rejected else known.cause if known is not None else None
+    return DeadLetter(
         offset=dead.offset,
         reason=reason or ("rejected" if dead.rejected else f"{dead.deliveries} deliveries failed"),
         cause=cause.value if cause is not None else "",

@@ -27,7 +27,7 @@ _ENDED = re.compile(r"error: (?P<reason>.*) \[(?P<code>\w+)\]")  # the format of
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class StartFailure:
     """The reason of a failure, and what to do about it if that is known."""
 
     message: str
@@ -61,18 +61,18 @@ def lines_from(path: Path, position: int) -> tuple[list[str], int]:
     return whole.decode(errors="replace").removesuffix("\n").split("\n") if whole else [], position + len(whole)
 
 
-def of_log(path: Path) -> Cause:
+def of_log(path: Path) -> StartFailure:
     """Find out from a log why the process that was started last did not come up."""
     return of_lines(tail(path, LINES_MAX))
 
 
-def of_lines(lines: Sequence[str]) -> Cause:
+def of_lines(lines: Sequence[str]) -> StartFailure:
     """Find the cause in the lines of a log, as `of_log` does. Pure."""
     lines = _since_start(lines)
     for i in range(len(lines) - 1, -1, -1):
         if ended := _ENDED.fullmatch(lines[i]):
             hint = lines[i + 1].removeprefix("hint: ") if lines[i + 1 : i + 2] and "hint: " in lines[i + 1] else ""
-            return Cause(f"{ended['code']}: {ended['reason']}", hint)
+            return StartFailure(f"{ended['code']}: {ended['reason']}", hint)
     events = [event for event in map(_event, lines) if "reason" in event or "exception" in event]
     errors = [event for event in events if event.get("level") in ("error", "critical")]
     warnings = [event for event in events if event.get("level") == "warning"]
@@ -81,7 +81,7 @@ def of_lines(lines: Sequence[str]) -> Cause:
         if candidates:
             return _cause(candidates[-1])
     plain = [line for line in lines if line and not _event(line)]
-    return Cause(plain[-1] if plain else "its log does not say why")
+    return StartFailure(plain[-1] if plain else "its log does not say why")
 
 
 def _since_start(lines: Sequence[str]) -> Sequence[str]:
@@ -106,10 +106,10 @@ def _kind(event: dict[str, Any]) -> type[TinymqError]:
     return BY_CODE.get(_code(event), TinymqError)
 
 
-def _cause(event: dict[str, Any]) -> Cause:
+def _cause(event: dict[str, Any]) -> StartFailure:
     reason = str(event.get("reason") or _last_line(str(event.get("exception", "")).splitlines()))
     name = _code(event) or str(event.get("event", ""))
-    return Cause(f"{name}: {reason}", str(event.get("hint") or _kind(event).default_hint))
+    return StartFailure(f"{name}: {reason}", str(event.get("hint") or _kind(event).default_hint))
 
 
 def _last_line(lines: Iterable[str]) -> str:

@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerState:
+class LocalBroker:
     """One broker as `dev status` shows it."""
 
     id: int
@@ -142,7 +142,7 @@ def down(path: Path, *, purge: bool) -> list[DevBroker]:
         return running
 
 
-def status(path: Path) -> list[BrokerState]:
+def status(path: Path) -> list[LocalBroker]:
     """Return the state of each broker, from its process and from its own status."""
     folder = dev_directory.load(path)
     return [_state(folder, broker) for broker in folder.brokers]
@@ -240,9 +240,9 @@ def _wait_state(folder: DevDirectory, broker: DevBroker, states: Sequence[str], 
         time.sleep(POLL_S)
 
 
-def _state(folder: DevDirectory, broker: DevBroker) -> BrokerState:
+def _state(folder: DevDirectory, broker: DevBroker) -> LocalBroker:
     process = folder.process(broker.id)
     if process is None or not process.alive:
-        return BrokerState(broker.id, None, broker.address, broker.metrics_address, "stopped")
+        return LocalBroker(broker.id, None, broker.address, broker.metrics_address, "stopped")
     state = ask.state(broker.address, ASK_S_MAX, folder.tls, folder.token) or "starting"
-    return BrokerState(broker.id, process.pid, broker.address, broker.metrics_address, state)
+    return LocalBroker(broker.id, process.pid, broker.address, broker.metrics_address, state)

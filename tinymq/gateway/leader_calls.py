@@ -28,7 +28,7 @@ from tinymq.gateway.links import CallerLink, LinkPool, OwnLink, PeerConnector
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.methods import method_named
 from tinymq.registry.state.values import QueueRecord
-from tinymq.rpc.common.broker_state import Serving, State
+from tinymq.rpc.common.broker_state import BrokerState, Serving
 from tinymq.rpc.common.call_context import CLIENT_ID
 from tinymq.rpc.common.caller import PRINCIPAL, for_the_broker
 from tinymq.rpc.common.forward_mark import FORWARDED, ForwardMarks
@@ -66,7 +66,7 @@ class LeaderCalls:
     @property
     def stays(self) -> bool:
         """Will this broker be there for another attempt?"""
-        return self._serving.state is State.RUNNING
+        return self._serving.state is BrokerState.RUNNING
 
     async def close(self) -> None:
         """End the calls that wait for other brokers: they may have been done."""

@@ -1,6 +1,6 @@
 """The log room: bytes on one disk. Nothing here knows of Raft, peers or clients."""
 
-from tinymq.log.broker_files.identity import Identity
+from tinymq.log.broker_files.broker_identity import BrokerIdentity
 from tinymq.log.broker_files.vote_store import VoteStore
 from tinymq.log.engine.store import OpenedLog, Store
 from tinymq.log.files.files import File, Files, RealFiles
@@ -11,9 +11,9 @@ from tinymq.log.writer.writer import Writer
 
 __all__ = [
     "DISK",
+    "BrokerIdentity",
     "File",
     "Files",
-    "Identity",
     "InlineRunner",
     "Log",
     "LogConfig",

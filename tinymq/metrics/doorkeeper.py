@@ -14,7 +14,7 @@ from tinymq.access.caller import Credential
 from tinymq.access.gate import Gate
 from tinymq.base.config import is_loopback
 from tinymq.base.errors import NotReady, TinymqError, Unauthenticated
-from tinymq.metrics.http import Answer, plain
+from tinymq.metrics.http import Response, plain
 
 BEARER = "bearer "
 
@@ -26,7 +26,7 @@ class Doorkeeper:
         self._gate = gate
         self._on_loopback = on_loopback
 
-    def admit(self, host: str, headers: Mapping[str, str], encrypted: bool = False) -> Answer | None:
+    def admit(self, host: str, headers: Mapping[str, str], encrypted: bool = False) -> Response | None:
         """Return the refusal, or None. `host`: the caller's. `encrypted`: the request came with TLS."""
         if self._on_loopback:
             if is_local(headers.get("host", "")):

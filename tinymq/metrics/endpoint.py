@@ -18,17 +18,17 @@ from tinymq.base.clock import Clock
 from tinymq.base.config import format_address, is_loopback, parse_address
 from tinymq.base.meter import Meter, Unmetered
 from tinymq.metrics.doorkeeper import Doorkeeper
-from tinymq.metrics.http import Answer, HttpServer
+from tinymq.metrics.http import HttpServer, Response
 from tinymq.metrics.measures import Measures
 from tinymq.metrics.page import render
-from tinymq.metrics.state import BrokerState
+from tinymq.metrics.state import StateCollector
 from tinymq.metrics.status import describe, dump
 from tinymq.metrics.watched import Application, Watched
 from tinymq.net import descriptors
 from tinymq.net.connection_limits import Places
 from tinymq.net.tls_ports import PortTls
 from tinymq.raft import Group, Host
-from tinymq.rpc.common.broker_state import State
+from tinymq.rpc.common.broker_state import BrokerState
 
 
 class Endpoint:
@@ -45,7 +45,7 @@ class Endpoint:
         self._in_turn = asyncio.Lock()  # the port renders one page at a time
         if app.config.metrics_listen:
             self._measures = Measures(self._registry, clock)
-            self._registry.register(BrokerState(self._watched, self._measures, clock))
+            self._registry.register(StateCollector(self._watched, self._measures, clock))
             ProcessCollector(registry=self._registry)
 
     @property
@@ -87,12 +87,12 @@ class Endpoint:
     async def _pause(self) -> None:
         await self._clock.sleep(0)
 
-    async def _metrics(self, headers: Mapping[str, str]) -> Answer:
+    async def _metrics(self, headers: Mapping[str, str]) -> Response:
         async with self._in_turn:
             body, content_type = await render(self._registry, headers.get("accept", ""), self._pause)
-        return Answer(HTTPStatus.OK, body, content_type)
+        return Response(HTTPStatus.OK, body, content_type)
 
-    async def _status(self, headers: Mapping[str, str]) -> Answer:
+    async def _status(self, headers: Mapping[str, str]) -> Response:
         async with self._in_turn:
             document = await describe(
                 self._watched,
@@ -101,7 +101,7 @@ class Endpoint:
                 errors=self._measures.errors() if self._measures is not None else {},
                 pause=self._pause,
             )
-        runs = self._watched.app.serving.state is State.RUNNING
-        return Answer(
+        runs = self._watched.app.serving.state is BrokerState.RUNNING
+        return Response(
             HTTPStatus.OK if runs else HTTPStatus.SERVICE_UNAVAILABLE, dump(document), "application/json; charset=utf-8"
         )

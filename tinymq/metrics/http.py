@@ -22,7 +22,7 @@ import structlog
 from tinymq.base.clock import Clock, Timer
 from tinymq.net import descriptors
 from tinymq.net.acceptor import Acceptor
-from tinymq.net.connection_limits import Place, Places, Refusal, host_of
+from tinymq.net.connection_limits import ConnectionRefusal, Place, Places, host_of
 from tinymq.net.tls_ports import PortTls
 
 REQUEST_BYTES_MAX = 16 * 1024
@@ -34,7 +34,7 @@ logger = structlog.get_logger("tinymq.metrics")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """The answer to one request."""
 
     status: HTTPStatus
@@ -43,10 +43,10 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Route = Callable[[Mapping[str, str]], Awaitable[Answer]]
+Route = Callable[[Mapping[str, str]], Awaitable[Response]]
 """Answers a request by its headers, whose names are in lower case."""
 
-Admit = Callable[[str, Mapping[str, str], bool], Answer | None]
+Admit = Callable[[str, Mapping[str, str], bool], Response | None]
 """Returns the refusal of a request, by the caller's host, the headers, and whether TLS protects it. None: it is
 served."""
 
@@ -95,7 +95,7 @@ class HttpServer:
     def opened(self, connection: _Connection) -> None:
         self._open[connection] = None
         if len(self._open) > self.connections_max:
-            self.places.refuse(Refusal.FULL)
+            self.places.refuse(ConnectionRefusal.FULL)
             next((each for each in self._open if each.reading), connection).abort()
 
     def closed(self, connection: _Connection) -> None:
@@ -129,9 +129,9 @@ class HttpServer:
         connection.send(answer)
 
 
-def plain(status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+def plain(status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """An answer that says why there is no page."""
-    return Answer(status, f"{status.value} {status.phrase}: {message}\n".encode(), headers=headers or {})
+    return Response(status, f"{status.value} {status.phrase}: {message}\n".encode(), headers=headers or {})
 
 
 class _Connection(asyncio.Protocol):
@@ -177,7 +177,7 @@ class _Connection(asyncio.Protocol):
         self._transport.pause_reading()
         self._limit(ANSWER_S)
 
-    def send(self, answer: Answer) -> None:
+    def send(self, answer: Response) -> None:
         """Send the answer and end the connection. Do nothing if the connection is gone."""
         if self._transport is None or self._transport.is_closing():
             return

@@ -26,15 +26,15 @@ from tinymq.metrics import families
 from tinymq.metrics.families import Sample, slices
 from tinymq.metrics.measures import Measures, Tally
 from tinymq.metrics.watched import CHANNELS_MAX, GROUPS_MAX, Watched, channel_lags
-from tinymq.net.connection_limits import Refusal
+from tinymq.net.connection_limits import ConnectionRefusal
 from tinymq.raft import Group, Role
-from tinymq.rpc.common.broker_state import State
+from tinymq.rpc.common.broker_state import BrokerState
 
 REPLICAS_MAX = 5000  # replicas with rows of their own
 OTHER = "(other)"  # no topic can have this name
 
 
-class Row(NamedTuple):
+class ReplicaRow(NamedTuple):
     """A replica on the page."""
 
     topic: str
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     state: PartitionState | None  # None: the metadata group has none, or the partition is not open
 
 
-class BrokerState(Collector):
+class StateCollector(Collector):
     """`collect` yields families, or slices of them. The loop may run other tasks between two."""
 
     def __init__(self, watched: Watched, measures: Measures, clock: Clock) -> None:
@@ -65,7 +65,7 @@ class BrokerState(Collector):
         cluster = broker.env.cluster_id.hex() if broker is not None else ""
         names = (str(app.config.broker_id), cluster, app.config.rack, self._version)
         yield from families.BROKER.of([(names, 1)])
-        yield from families.STATE.of(((state.value,), state is app.serving.state) for state in State)
+        yield from families.STATE.of(((state.value,), state is app.serving.state) for state in BrokerState)
         yield from families.STARTED.only(self._started_s)
         yield from families.METADATA_LEADER.only(app.metadata_leader())
         yield from families.REGISTERED.only(len(broker.registry.get_all_brokers()) if broker is not None else 0)
@@ -93,7 +93,7 @@ class BrokerState(Collector):
         ports = list(self._watched.app.ports())
         yield from families.CONNECTIONS.of(((port.port,), port.open) for port in ports)
         yield from families.CONNECTIONS_MAX.of(((port.port,), port.connections_max) for port in ports)
-        refused = [((port.port, reason.value), port.refused[reason]) for port in ports for reason in Refusal]
+        refused = [((port.port, reason.value), port.refused[reason]) for port in ports for reason in ConnectionRefusal]
         yield from families.CONNECTIONS_REFUSED.of(refused)
 
     def _of_neighbours(self) -> Iterator[Metric]:
@@ -124,7 +124,7 @@ class BrokerState(Collector):
         roles = Counter(group.role for group in groups)
         roles[Role.FAILED] += len(self._watched.not_opened())
         yield from families.REPLICAS.of(((role.value,), roles[role]) for role in Role)
-        rows: list[Row] = []
+        rows: list[ReplicaRow] = []
         for some in slices(groups[:REPLICAS_MAX]):
             named = [self._row(group) for group in some]
             yield from families.LEADING.of(_each(named, lambda group: group.is_leader))
@@ -168,23 +168,23 @@ class BrokerState(Collector):
         )
         yield from families.GROUPS_NOT_SHOWN.only(sum(1 for _ in led))
 
-    def _row(self, group: Group) -> Row:
+    def _row(self, group: Group) -> ReplicaRow:
         watched = self._watched
-        return Row(watched.topic_of(group.id), str(group.id.partition), group, watched.state_of(group.id))
+        return ReplicaRow(watched.topic_of(group.id), str(group.id.partition), group, watched.state_of(group.id))
 
 
-def _each(rows: Iterable[Row], read: Callable[[Group], float]) -> Iterator[Sample]:
+def _each(rows: Iterable[ReplicaRow], read: Callable[[Group], float]) -> Iterator[Sample]:
     """Return a family with one number for each replica."""
     return (((row.topic, row.partition), read(row.group)) for row in rows)
 
 
-def _follower_lags(led: Iterable[Row]) -> Iterator[Sample]:
+def _follower_lags(led: Iterable[ReplicaRow]) -> Iterator[Sample]:
     for row in led:
         for peer, lag in row.group.lags().items():
             yield (row.topic, row.partition, str(peer)), lag
 
 
-def _channel_lags(led: Iterable[Row]) -> Iterator[Sample]:
+def _channel_lags(led: Iterable[ReplicaRow]) -> Iterator[Sample]:
     for row in led:
         if row.state is not None:
             for name, lag in channel_lags(row.state):

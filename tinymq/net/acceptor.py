@@ -17,7 +17,7 @@ import structlog
 
 from tinymq.base.config import format_address
 from tinymq.base.errors import InvalidConfig, PortInUse
-from tinymq.net.connection_limits import Place, Places, Refusal
+from tinymq.net.connection_limits import ConnectionRefusal, Place, Places
 from tinymq.net.descriptors import OUT_OF_RESOURCES
 from tinymq.net.tls_failures import reason_of
 from tinymq.net.tls_ports import HANDSHAKES_MAX, PortTls, speaks_tls
@@ -38,10 +38,10 @@ class RefusalLog:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._unlogged: Counter[Refusal] = Counter()
-        self._logged_s: dict[Refusal, float] = {}
+        self._unlogged: Counter[ConnectionRefusal] = Counter()
+        self._logged_s: dict[ConnectionRefusal, float] = {}
 
-    def note(self, reason: Refusal, count: int = 1, last: str = "") -> None:
+    def note(self, reason: ConnectionRefusal, count: int = 1, last: str = "") -> None:
         """Note that `count` connections were refused just now. `last`: more about the last one."""
         self._unlogged[reason] += count
         now_s = asyncio.get_running_loop().time()
@@ -134,7 +134,7 @@ class Acceptor:
                 self._pause()
                 return
             place = self.places.take(str(address[0]) if isinstance(address, tuple) else "")
-            if isinstance(place, Refusal):
+            if isinstance(place, ConnectionRefusal):
                 sock.close()
                 self._log.note(place)
             else:
@@ -157,8 +157,8 @@ class Acceptor:
                     ssl_handshake_timeout=self._tls.handshake_s,
                 )  # fmt: skip
         except ssl.SSLError as error:  # asyncio has closed the socket
-            self.places.refuse(Refusal.TLS)
-            self._log.note(Refusal.TLS, last=f"{place.host}: {reason_of(error)}")
+            self.places.refuse(ConnectionRefusal.TLS)
+            self._log.note(ConnectionRefusal.TLS, last=f"{place.host}: {reason_of(error)}")
             place.leave()
         except OSError:
             place.leave()
@@ -179,8 +179,8 @@ class Acceptor:
             async with asyncio.timeout(tls.handshake_s):
                 encrypted = await speaks_tls(sock)
             if not encrypted and not tls.plain:
-                self.places.refuse(Refusal.PLAIN)
-                self._log.note(Refusal.PLAIN)
+                self.places.refuse(ConnectionRefusal.PLAIN)
+                self._log.note(ConnectionRefusal.PLAIN)
                 raise ConnectionRefusedError("this port takes connections with TLS only")
         except BaseException:
             sock.close()  # asyncio does not know it yet
@@ -195,8 +195,8 @@ class Acceptor:
 
     def _pause(self) -> None:
         """Without a descriptor, leave further connections in the system's queue for a while."""
-        self.places.refuse(Refusal.DESCRIPTORS)
-        self._log.note(Refusal.DESCRIPTORS)
+        self.places.refuse(ConnectionRefusal.DESCRIPTORS)
+        self._log.note(ConnectionRefusal.DESCRIPTORS)
         loop = asyncio.get_running_loop()
         for sock in self._sockets:
             loop.remove_reader(sock)

@@ -12,7 +12,7 @@ from enum import Enum
 from ipaddress import IPv6Address, ip_address
 
 
-class Refusal(Enum):
+class ConnectionRefusal(Enum):
     """Why a connection is not taken."""
 
     FULL = "full"  # the port has as many connections as it may
@@ -47,7 +47,7 @@ class Places:
         self.port = port
         self.connections_max = connections_max
         self.host_connections_max = connections_max if host_connections_max is None else host_connections_max
-        self.refused: Counter[Refusal] = Counter()
+        self.refused: Counter[ConnectionRefusal] = Counter()
         self._by_host: Counter[str] = Counter()
         self._open = 0
 
@@ -56,18 +56,18 @@ class Places:
         """Connections that have a place now."""
         return self._open
 
-    def take(self, address: str) -> Place | Refusal:
+    def take(self, address: str) -> Place | ConnectionRefusal:
         """Return a place for a connection from an IP address, or the reason for refusing it. A refusal is counted."""
         host = host_of(address)
         if self._by_host[host] >= self.host_connections_max:
-            return self.refuse(Refusal.HOST)
+            return self.refuse(ConnectionRefusal.HOST)
         if self._open >= self.connections_max:
-            return self.refuse(Refusal.FULL)
+            return self.refuse(ConnectionRefusal.FULL)
         self._by_host[host] += 1
         self._open += 1
         return Place(self, host)
 
-    def refuse(self, reason: Refusal, count: int = 1) -> Refusal:
+    def refuse(self, reason: ConnectionRefusal, count: int = 1) -> ConnectionRefusal:
         """Count connections that were refused elsewhere."""
         self.refused[reason] += count
         return reason

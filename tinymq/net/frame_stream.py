@@ -20,7 +20,7 @@ from tinymq.base.config import KIB, MIB
 from tinymq.base.errors import Closed, DeadlineExceeded, TinymqError
 from tinymq.net.connection_limits import host_of
 from tinymq.net.framing import Chunk, Frame, FrameReader, pack_frame, pack_prefix
-from tinymq.net.outbox import Outbox
+from tinymq.net.output_buffer import OutputBuffer
 from tinymq.net.socket_options import prepare
 from tinymq.net.tls_names import ends_us, tinymq_uri, uris_of
 from tinymq.net.unfinished_frames import Claim, FrameDeadline, FrameRoom
@@ -83,7 +83,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self._on_made = on_made
         self._on_lost = on_lost
         self._unacknowledged_s = unacknowledged_s
-        self._outbox = Outbox()
+        self._output = OutputBuffer()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._frames: deque[Frame] = deque()
@@ -119,9 +119,9 @@ class FrameStream(asyncio.BufferedProtocol):
         """Send one frame, in order. Nobody may change `body`. Raises the error that ended the connection."""
         if self._ended is not None:
             raise self._ended
-        self._outbox.put(*pack_frame(head, body))
-        self._outbox.flush()
-        while self._outbox.unsent_bytes > UNSENT_BYTES_MAX:
+        self._output.put(*pack_frame(head, body))
+        self._output.flush()
+        while self._output.unsent_bytes > UNSENT_BYTES_MAX:
             await self._room()
 
     async def send_file(self, head: bytes, body: FilePart) -> None:
@@ -134,10 +134,10 @@ class FrameStream(asyncio.BufferedProtocol):
         if self.encrypted:
             await self._send_file_encrypted(head, body)
             return
-        self._outbox.put(*pack_prefix(head, len(body)))
-        self._outbox.flush()
-        while self._outbox.unsent_bytes:  # asyncio does not report the last byte: look again in each turn
-            await (self._room() if self._outbox.waiting else asyncio.sleep(0))
+        self._output.put(*pack_prefix(head, len(body)))
+        self._output.flush()
+        while self._output.unsent_bytes:  # asyncio does not report the last byte: look again in each turn
+            await (self._room() if self._output.waiting else asyncio.sleep(0))
         if self._transport is None or self._ended is not None:
             raise self._ended or Closed("the connection is lost")
         try:
@@ -150,12 +150,12 @@ class FrameStream(asyncio.BufferedProtocol):
             raise
 
     async def _send_file_encrypted(self, head: bytes, body: FilePart) -> None:
-        self._outbox.put(*pack_prefix(head, len(body)))
+        self._output.put(*pack_prefix(head, len(body)))
         try:
             async for piece in _pieces(body):
-                self._outbox.put((piece,), len(piece))
-                self._outbox.flush()
-                while self._outbox.unsent_bytes > UNSENT_BYTES_MAX:
+                self._output.put((piece,), len(piece))
+                self._output.flush()
+                while self._output.unsent_bytes > UNSENT_BYTES_MAX:
                     await self._room()
         except OSError as error:
             self.abort()
@@ -166,7 +166,7 @@ class FrameStream(asyncio.BufferedProtocol):
 
     async def finish(self) -> None:
         """Wait until the system has taken everything, then close. Raises the error that ended the connection before."""
-        while self._outbox.waiting and self._ended is None:
+        while self._output.waiting and self._ended is None:
             await self._room()
         if self._ended is not None:
             raise self._ended
@@ -179,7 +179,7 @@ class FrameStream(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """End the connection now, and lose unsent frames. A waiting `receive` or `send` raises Closed."""
         self._frames.clear()
-        self._outbox.close()
+        self._output.close()
         self._end(Closed("this end closed the connection"))
         if self._transport is None:
             return
@@ -205,7 +205,7 @@ class FrameStream(asyncio.BufferedProtocol):
             certificate = tls.getpeercert() or {}
             self.certified_uri = tinymq_uri(uris_of(certificate))
             self.certificate_ends_us = ends_us(certificate)
-        self._outbox.open(transport)
+        self._output.open(transport)
         prepare(transport.get_extra_info("socket"), self._unacknowledged_s)
         if self._room_of_all is not None:
             self._claim = Claim(self._room_of_all, host_of(self.remote_host), self._granted)
@@ -232,15 +232,15 @@ class FrameStream(asyncio.BufferedProtocol):
         return None
 
     def pause_writing(self) -> None:
-        self._outbox.pause()
+        self._output.pause()
 
     def resume_writing(self) -> None:
-        self._outbox.resume()
+        self._output.resume()
         _wake(self._taken)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._outbox.close()
+        self._output.close()
         if self._claim is not None and self._deadline is not None:
             self._claim.give_back()
             self._deadline.close()

@@ -27,7 +27,7 @@ from tinymq.base.extras import required
 from tinymq.outbox.errors import OutboxUnresolved
 from tinymq.outbox.record import OutboxRow, headers_of
 from tinymq.outbox.rules import Decision, TransactionMark, next_rows_max
-from tinymq.outbox.store import RelayStore, Standing
+from tinymq.outbox.store import ActiveRelay, RelayStore
 
 with required("tinymq.outbox"):
     from sqlalchemy import Engine
@@ -122,7 +122,7 @@ class Relay:
 
     # ---- one relay of several -----------------------------------------------------------------------------------
 
-    def _turn(self, stop: threading.Event) -> Standing | None:
+    def _turn(self, stop: threading.Event) -> ActiveRelay | None:
         """Wait until no other relay works. None: `stop` is set."""
         lease_s = self._config.lease_ms / 1000
         seen, since_s = self._store.standing(), time.monotonic()
@@ -137,7 +137,7 @@ class Relay:
                 break
         return seen
 
-    def _take(self, mq: Client, seen: Standing) -> None:
+    def _take(self, mq: Client, seen: ActiveRelay) -> None:
         """Fence the relay before, and find out what became of its newest transaction."""
         found = _take_id(mq, seen)
         owner = found.producer_id, found.epoch
@@ -218,7 +218,7 @@ def resolve(engine: Engine, mq: Client, *, sent: bool) -> int:
     return store.resolve(seen, (found.producer_id, found.epoch), decision_of(found), sent=sent)
 
 
-def _take_id(mq: Client, seen: Standing) -> TransactionalIdDescription:
+def _take_id(mq: Client, seen: ActiveRelay) -> TransactionalIdDescription:
     tx = mq.transaction(seen.transactional_id)
     try:
         return tx.take_id()

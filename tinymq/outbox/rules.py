@@ -29,7 +29,7 @@ class Decision(NamedTuple):
     committed: bool
 
 
-class Fate(Enum):
+class RowFate(Enum):
     """What became of a marked row."""
 
     SENT = "its transaction is committed"
@@ -37,7 +37,7 @@ class Fate(Enum):
     UNKNOWN = "nobody remembers its transaction"
 
 
-def fate_of(mark: TransactionMark, newest: Decision | None) -> Fate:
+def fate_of(mark: TransactionMark, newest: Decision | None) -> RowFate:
     """The fate of the rows with a mark, told by the newest decision after the id was taken.
 
     Taking the id rolls back what was open, so the marked transaction is decided. A later decision means that the marked
@@ -45,10 +45,10 @@ def fate_of(mark: TransactionMark, newest: Decision | None) -> Fate:
     forgets the decision when nobody has used the id for long, or after a loss of its log.
     """
     if newest is None or newest.producer_id != mark.producer_id or newest.number < mark.number:
-        return Fate.UNKNOWN
+        return RowFate.UNKNOWN
     if newest.number > mark.number:
-        return Fate.UNSENT
-    return Fate.SENT if newest.committed else Fate.UNSENT
+        return RowFate.UNSENT
+    return RowFate.SENT if newest.committed else RowFate.UNSENT
 
 
 def is_older(newest_mark: TransactionMark | None, newest: Decision | None) -> bool:

@@ -16,7 +16,7 @@ from tinymq.base.errors import Fenced, NotFound
 from tinymq.base.extras import required
 from tinymq.outbox.errors import OutboxUnresolved
 from tinymq.outbox.record import OutboxRow
-from tinymq.outbox.rules import Decision, Fate, TransactionMark, fate_of, is_older
+from tinymq.outbox.rules import Decision, RowFate, TransactionMark, fate_of, is_older
 from tinymq.outbox.tables import relay_table, rows_table
 
 with required("tinymq.outbox"):
@@ -29,7 +29,7 @@ CREATE_HINT = "create them by your migrations, or: tinymq outbox create --databa
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ActiveRelay:
     """The relay that works on this database, as its row says."""
 
     transactional_id: str
@@ -60,7 +60,7 @@ class RelayStore:
         if missing:
             raise NotFound(f"the database has no table {' and no table '.join(missing)}", hint=CREATE_HINT)
 
-    def standing(self) -> Standing:
+    def standing(self) -> ActiveRelay:
         """The relay's row. The first call writes it, with a transactional id that no other database has."""
         with self._engine.begin() as connection:
             found = connection.execute(select(self._relay).where(self._relay.c.id == RELAY_ROW)).one_or_none()
@@ -73,9 +73,9 @@ class RelayStore:
                 pass  # another relay was faster
             return self.standing()
         owner = None if found.epoch is None else (found.producer_id, found.epoch)
-        return Standing(found.transactional_id, owner, found.beat, found.released)
+        return ActiveRelay(found.transactional_id, owner, found.beat, found.released)
 
-    def take(self, seen: Standing, owner: tuple[int, int], newest: Decision | None) -> tuple[int, int]:
+    def take(self, seen: ActiveRelay, owner: tuple[int, int], newest: Decision | None) -> tuple[int, int]:
         """Become the relay, unless another has since `seen`, and judge the rows that are marked.
 
         Returns how many rows were found sent, and how many go again. Raises Fenced, OutboxUnresolved.
@@ -84,20 +84,20 @@ class RelayStore:
             self._become(connection, seen, owner)
             if is_older(self._newest_mark(connection), newest):
                 raise OutboxUnresolved("the log has rows that this database has not: it is older than the log")
-            counts = {Fate.SENT: 0, Fate.UNSENT: 0}
+            counts = {RowFate.SENT: 0, RowFate.UNSENT: 0}
             for mark in self._marks(connection):
                 fate = fate_of(mark, newest)
-                if fate is Fate.UNKNOWN:
+                if fate is RowFate.UNKNOWN:
                     raise OutboxUnresolved(f"the brokers do not know the outcome of transaction {mark.number}")
                 counts[fate] += self._settle(connection, mark, fate)
         self._owner = owner
-        return counts[Fate.SENT], counts[Fate.UNSENT]
+        return counts[RowFate.SENT], counts[RowFate.UNSENT]
 
-    def resolve(self, seen: Standing, owner: tuple[int, int], newest: Decision | None, *, sent: bool) -> int:
+    def resolve(self, seen: ActiveRelay, owner: tuple[int, int], newest: Decision | None, *, sent: bool) -> int:
         """Take over, and treat every marked row as sent, or as unsent. Returns how many there were. Raises Fenced."""
         with self._engine.begin() as connection:
             self._become(connection, seen, owner)
-            fate = Fate.SENT if sent else Fate.UNSENT
+            fate = RowFate.SENT if sent else RowFate.UNSENT
             count = sum(self._settle(connection, mark, fate) for mark in self._marks(connection))
             marked: dict[str, int | None] = dict.fromkeys(("marked_producer_id", "marked_epoch", "marked_number"))
             if newest is not None:
@@ -168,7 +168,7 @@ class RelayStore:
                 raise Fenced("another relay works on this database")
             yield connection
 
-    def _become(self, connection: Connection, seen: Standing, owner: tuple[int, int]) -> None:
+    def _become(self, connection: Connection, seen: ActiveRelay, owner: tuple[int, int]) -> None:
         table = self._relay
         unchanged = and_(table.c.id == RELAY_ROW, table.c.beat == seen.beat)
         producer_id, epoch = owner
@@ -188,8 +188,8 @@ class RelayStore:
         found = connection.execute(columns.where(table.c.number.is_not(None)).distinct())
         return [TransactionMark(*row) for row in found]
 
-    def _settle(self, connection: Connection, mark: TransactionMark, fate: Fate) -> int:
-        change = delete(self._rows) if fate is Fate.SENT else update(self._rows).values(UNMARKED)
+    def _settle(self, connection: Connection, mark: TransactionMark, fate: RowFate) -> int:
+        change = delete(self._rows) if fate is RowFate.SENT else update(self._rows).values(UNMARKED)
         return int(connection.execute(change.where(self._has(mark))).rowcount)
 
     def _has(self, mark: TransactionMark) -> Any:

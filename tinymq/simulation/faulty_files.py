@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from tinymq.base.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError
 from tinymq.log.files.files import File, Lock, sync_failed
 from tinymq.simulation.disk_errors import DiskErrors, Operation
-from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Directory, Inode
+from tinymq.simulation.faulty_inodes import SECTOR_BYTES, FaultyDirectory, Inode, NameChange
 
 __all__ = ["SECTOR_BYTES", "Crash", "FaultyFile", "FaultyFiles"]
 
@@ -102,8 +102,8 @@ class FaultyFiles:
         self.trace: list[str] = []  # these changes, in words
         self.locked: set[str] = set()
         self._rng = rng
-        self._root = Directory()
-        self._pending: list[Change] = []  # changes of names that are not durable yet, in order
+        self._root = FaultyDirectory()
+        self._pending: list[NameChange] = []  # changes of names that are not durable yet, in order
         self._crash_at: int | None = None
         self._bytes_left: int | None = None
         self._crashed, self._crash_bytes = False, 0
@@ -179,7 +179,7 @@ class FaultyFiles:
     def wipe(self) -> None:
         """Replace the disk by an empty one."""
         self._restart()
-        self._root = Directory()
+        self._root = FaultyDirectory()
         self._pending.clear()
 
     # Called by open files, before they do something
@@ -239,8 +239,8 @@ class FaultyFiles:
             self.begin("create", path)
             self.step(f"create {path}")
             node = Inode()
-            self._change(Change(*place, node))
-        if isinstance(node, Directory):
+            self._change(NameChange(*place, node))
+        if isinstance(node, FaultyDirectory):
             raise StorageError(f"{path} is a directory", path=path)
         return FaultyFile(self, node, path)
 
@@ -253,7 +253,7 @@ class FaultyFiles:
         self.check_descriptors(directory)
         self.begin("list", directory)
         node = self._node(directory)
-        return sorted(node.names) if isinstance(node, Directory) else []
+        return sorted(node.names) if isinstance(node, FaultyDirectory) else []
 
     def make_directory(self, path: str) -> None:
         self.check_alive()
@@ -261,24 +261,24 @@ class FaultyFiles:
             self.make_directory(posixpath.dirname(path))
             self.begin("make", path)
             self.step(f"mkdir {path}")
-            self._change(Change(*self._place(path), Directory()))
+            self._change(NameChange(*self._place(path), FaultyDirectory()))
 
     def remove(self, path: str) -> None:
         self.check_alive()
         if isinstance(self._node(path), Inode):
             self.begin("remove", path)
             self.step(f"remove {path}")
-            self._change(Change(*self._place(path), None))
+            self._change(NameChange(*self._place(path), None))
 
     def remove_tree(self, path: str) -> None:
         self.check_alive()
         node = self._node(path)
-        if not isinstance(node, Directory):
+        if not isinstance(node, FaultyDirectory):
             return
         for name, child in tuple(node.names.items()):
-            (self.remove_tree if isinstance(child, Directory) else self.remove)(f"{path}/{name}")
+            (self.remove_tree if isinstance(child, FaultyDirectory) else self.remove)(f"{path}/{name}")
         self.step(f"rmdir {path}")
-        self._change(Change(*self._place(path), None))
+        self._change(NameChange(*self._place(path), None))
 
     def rename(self, old: str, new: str) -> None:
         self.check_alive()
@@ -288,7 +288,7 @@ class FaultyFiles:
         place = self._place(new)
         self.begin("rename", old)
         self.step(f"rename {old} {new}")
-        self._change(Change(*place, node, old=self._place(old)))
+        self._change(NameChange(*place, node, old=self._place(old)))
 
     def sync(self, files: Sequence[File]) -> None:
         inodes = [file.inode() for file in files if isinstance(file, FaultyFile)]
@@ -309,7 +309,7 @@ class FaultyFiles:
         self.check_descriptors(path)
         self.step(f"sync folder {path}")
         directory = self._node(path)
-        if self._fails(path) or not isinstance(directory, Directory):
+        if self._fails(path) or not isinstance(directory, FaultyDirectory):
             raise sync_failed({path: OSError(errno.EIO, "Input/output error")})
         for change in self._pending:
             if change.directory is directory:
@@ -343,14 +343,14 @@ class FaultyFiles:
         """The paths of all files."""
         return sorted(path for path, _ in self._root.files())
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: NameChange) -> None:
         change.show()
         self._pending.append(change)
 
-    def _node(self, path: str) -> Inode | Directory | None:
-        node: Inode | Directory | None = self._root
+    def _node(self, path: str) -> Inode | FaultyDirectory | None:
+        node: Inode | FaultyDirectory | None = self._root
         for name in path.split("/") if path else ():
-            node = node.names.get(name) if isinstance(node, Directory) else None
+            node = node.names.get(name) if isinstance(node, FaultyDirectory) else None
         return node
 
     def _inode(self, path: str) -> Inode:
@@ -358,11 +358,11 @@ class FaultyFiles:
         assert isinstance(node, Inode), path
         return node
 
-    def _place(self, path: str) -> tuple[Directory, str]:
+    def _place(self, path: str) -> tuple[FaultyDirectory, str]:
         """The directory that has the name, and the name in it."""
         parent, name = posixpath.split(path)
         directory = self._node(parent)
-        if not isinstance(directory, Directory):
+        if not isinstance(directory, FaultyDirectory):
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         return directory, name
 

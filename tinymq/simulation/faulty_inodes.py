@@ -66,17 +66,17 @@ def resize(content: bytearray, size: int) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Directory:
+class FaultyDirectory:
     """One directory. A directory that is removed and made again is a new object: a sync of its names concerns the new
     one only, and a removal that a power cut undoes the old one only."""
 
-    names: dict[str, Inode | Directory] = field(default_factory=dict)  # as programs see them
-    durable: dict[str, Inode | Directory] = field(default_factory=dict)  # as the disk has them
+    names: dict[str, Inode | FaultyDirectory] = field(default_factory=dict)  # as programs see them
+    durable: dict[str, Inode | FaultyDirectory] = field(default_factory=dict)  # as the disk has them
 
     def files(self, prefix: str = "") -> Iterator[tuple[str, Inode]]:
         """Paths and files in this directory and below, as programs see them."""
         for name, node in self.names.items():
-            if isinstance(node, Directory):
+            if isinstance(node, FaultyDirectory):
                 yield from node.files(f"{prefix}{name}/")
             else:
                 yield prefix + name, node
@@ -85,18 +85,18 @@ class Directory:
         """Forget everything that the disk does not have, here and below."""
         self.names = dict(self.durable)
         for node in self.names.values():
-            if isinstance(node, Directory):
+            if isinstance(node, FaultyDirectory):
                 node.restart()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NameChange:
     """A name that was made, replaced or (`node` None) removed. Programs see it at once, and the disk has it later."""
 
-    directory: Directory
+    directory: FaultyDirectory
     name: str
-    node: Inode | Directory | None
-    old: tuple[Directory, str] | None = None  # the name that `node` had before, gone in the same step
+    node: Inode | FaultyDirectory | None
+    old: tuple[FaultyDirectory, str] | None = None  # the name that `node` had before, gone in the same step
 
     def show(self) -> None:
         """Let programs see the change."""

@@ -35,7 +35,7 @@ from tinymq.log.files.files import Files
 from tinymq.net.loopback_ports import HOST, PortReservation
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.service import RegistryService
-from tinymq.rpc.common.broker_state import State
+from tinymq.rpc.common.broker_state import BrokerState
 from tinymq.rpc.operator_calls.cluster_formation import form_cluster
 from tinymq.testing.certificates import ClusterCertificates
 from tinymq.testing.clock import TestClock
@@ -366,7 +366,7 @@ class Cluster:
     def _knows(self, broker_id: int, others: set[int]) -> bool:
         """Return whether a broker may use every feature, and sees `others` registered with their present sessions."""
         app = self.brokers[broker_id]
-        if app.state is not State.RUNNING or app.serving.broker is None:
+        if app.state is not BrokerState.RUNNING or app.serving.broker is None:
             return False
         registry = app.serving.broker.registry
         registered = {b.broker_id: b.session for b in registry.get_all_brokers()}

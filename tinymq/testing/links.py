@@ -16,7 +16,7 @@ CHUNK_BYTES = 1 << 16
 
 
 @dataclass
-class Link:
+class RelayedLink:
     """The way from one broker to another: its relay, and how it treats bytes."""
 
     port: int  # where the dialling broker finds the relay
@@ -31,11 +31,11 @@ class Links:
     """All links of a cluster, by (from, to). Every method is called on the brokers' loop."""
 
     def __init__(self) -> None:
-        self._links: dict[tuple[int, int], Link] = {}
+        self._links: dict[tuple[int, int], RelayedLink] = {}
 
     async def add(self, source: int, target: int, port: int, target_port: int) -> None:
         """Open the relay by which `source` reaches `target`."""
-        link = self._links[source, target] = Link(port, target_port)
+        link = self._links[source, target] = RelayedLink(port, target_port)
         link.open.set()
 
         async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -85,7 +85,7 @@ class Links:
         self._links.clear()
 
 
-async def _pump(link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(link: RelayedLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Pass bytes on until either end closes."""
     try:
         while data := await reader.read(CHUNK_BYTES):

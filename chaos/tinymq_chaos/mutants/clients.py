@@ -14,9 +14,9 @@ from tinymq.client.common.rows import Columns, columns_of
 from tinymq.client.consume import records
 from tinymq.client.produce import producer_batch
 from tinymq.client.produce.batcher import Batcher
-from tinymq.client.produce.owners import Owners
 from tinymq.client.produce.producer_batch import ProducerBatch
-from tinymq.client.produce.send_queue import Owner, SendQueue
+from tinymq.client.produce.queue_owners import QueueOwners
+from tinymq.client.produce.send_queue import QueueOwner, SendQueue
 from tinymq.client.produce.topic_buffers import TopicBuffers
 from tinymq.format.batch import Codec, conform, encode
 from tinymq.format.columns import Headers
@@ -149,20 +149,20 @@ def waiting_batches_stay(p: Patches) -> None:
 
 @mutant("a thread passes a queue on, and tells the loop, in one step", THREADS)
 def the_loop_is_told_before_the_queue_is_passed_on(p: Patches) -> None:
-    real = Owners.pass_on
+    real = QueueOwners.pass_on
 
-    def pass_on(self: Owners, queue: SendQueue, owner: Owner, tell: Callable[[], bool]) -> bool:
+    def pass_on(self: QueueOwners, queue: SendQueue, owner: QueueOwner, tell: Callable[[], bool]) -> bool:
         told = tell()
         real(self, queue, owner, lambda: told)
         return told
 
-    p.replace(Owners.pass_on, pass_on)
+    p.replace(QueueOwners.pass_on, pass_on)
 
 
 @mutant("a thread wakes the loop for what others have queued behind its record", THREADS)
 def threads_leave_the_loop_asleep(p: Patches) -> None:
     def give_back(self: Batcher, batch: ProducerBatch) -> None:
-        self.owners.pass_on(batch.queue, Owner.NOBODY, lambda: True)
+        self.owners.pass_on(batch.queue, QueueOwner.NOBODY, lambda: True)
         self.pool.taken_bytes, batch.bytes = self.pool.taken_bytes - batch.bytes, 0
 
     p.replace(Batcher.give_back, give_back)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tinymq.format.entry import Entry, Kind
 from tinymq.log.replica_log.reader import LogReader
-from tinymq.raft.host.schedule import Schedule
+from tinymq.raft.host.tick_schedule import TickSchedule
 from tinymq.raft.peers import heartbeats
 from tinymq.raft.replica.applier import Applier
 from tinymq.raft.replica.current_role import CurrentRole
@@ -236,13 +236,13 @@ def followers_are_not_waited_for(real: Callable[..., bool], self: Progress, wind
 def ticks_come_in_turns(p: Patches) -> None:
     """Send every 100 ms, as stock PySyncObj does."""
 
-    def wake(self: Schedule, group: Any) -> None:
+    def wake(self: TickSchedule, group: Any) -> None:
         self._due[group] = None
         if not self._turning and not self._stopped:
             self._turning = True
             self._clock.call_later(0.1, self._turn)
 
-    p.replace(Schedule.wake, wake)
+    p.replace(TickSchedule.wake, wake)
     p.replace(Followers.nothing_out, lambda self: False)  # otherwise a lone write does not wait for its turn
 
 

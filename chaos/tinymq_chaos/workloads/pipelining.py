@@ -16,7 +16,7 @@ from typing import Any
 from tinymq.base.errors import NotLeader, OutcomeUnknown, TinymqError
 from tinymq.client import AsyncClient
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.net.broker_streams import State
+from tinymq.client.net.broker_streams import StreamState
 from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.format.batch import encode
 from tinymq.proto import tinymq_pb2 as pb
@@ -179,7 +179,7 @@ class PipeliningProducer:
         topic = cluster.view.topics[self._sender.topic]
         at = topic.partition(self._partition)
         stream = cluster.produce_stream(at.leader) if at is not None and at.leader else None
-        if stream is None or stream.state is not State.OPEN:
+        if stream is None or stream.state is not StreamState.OPEN:
             if stream is not None:
                 stream.open()
             cluster.refresh_soon()

@@ -22,7 +22,7 @@ from tinymq.broker.cluster.feature_level import (
     next_level,
 )
 from tinymq.format.feature_level import KNOWN_LEVEL
-from tinymq.log.broker_files.identity import Identity
+from tinymq.log.broker_files.broker_identity import BrokerIdentity
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.state.values import BrokerRecord
 
@@ -53,7 +53,7 @@ def test_the_level_is_the_lowest_of_all_members(
 
 
 def test_what_a_broker_announces() -> None:
-    identity = Identity(1, b"i" * 16)
+    identity = BrokerIdentity(1, b"i" * 16)
     assert announced_level(identity) == KNOWN_LEVEL
     assert announced_level(replace(identity, held_level=1)) == 1
     assert announced_level(replace(identity, feature_level=2, held_level=1)) == 2, "a hold that comes too late"

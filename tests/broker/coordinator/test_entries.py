@@ -9,12 +9,12 @@ import pytest
 from tinymq.base.errors import CorruptData
 from tinymq.base.types import PartitionId
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica, pack_change
-from tinymq.broker.members.group_members import Change, Member, Members, Owned
+from tinymq.broker.members.group_members import Member, Members, MembersDelta, Owned
 from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
 
 PLACE, OTHER = PartitionId(b"t" * 16, 3), PartitionId(b"u" * 16, 0)
 EPOCH = (7 << 32) + 1
-JOINED = Change(
+JOINED = MembersDelta(
     members={"a": Member(b"s" * 16, "client", static=True, replaced=(b"r" * 16,), rack="r1")},
     owned={PLACE: Owned("a", EPOCH, revoking=True), OTHER: None},
     counter=1,
@@ -61,10 +61,10 @@ def test_a_state_comes_back_from_its_bytes() -> None:
 def test_a_change_counts_at_the_revision_that_it_names() -> None:
     made = applied()
     before = made.dump()
-    made.apply(entry(2, pack_change("g", Members(7), Change(members={"a": None}), remove=False)))
-    made.apply(entry(3, pack_change("g", Members(6, 1), Change(members={"a": None}), remove=False)))
+    made.apply(entry(2, pack_change("g", Members(7), MembersDelta(members={"a": None}), remove=False)))
+    made.apply(entry(3, pack_change("g", Members(6, 1), MembersDelta(members={"a": None}), remove=False)))
     assert made.dump() == before
-    made.apply(entry(4, pack_change("g", made.groups["g"], Change(), remove=True)))
+    made.apply(entry(4, pack_change("g", made.groups["g"], MembersDelta(), remove=True)))
     assert made.groups == {}
 
 

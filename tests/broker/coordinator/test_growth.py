@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.patience import PATIENT
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
-from tinymq.broker.members.group_members import Change, Member, Members
+from tinymq.broker.members.group_members import Member, Members, MembersDelta
 from tinymq.testing import Cluster
 
 pytestmark = pytest.mark.long
@@ -31,8 +31,8 @@ async def join_and_leave(replica: CoordinatorReplica) -> None:
     async def one(name: str) -> None:
         for step in range(STEPS):
             member: dict[str, Any] = {"m": Member(step.to_bytes(16)) if step % 2 == 0 else None}
-            await replica.commit(name, replica.groups.get(name, Members(1)), Change(members=member))
-        await replica.commit(name, replica.groups[name], Change(), remove=True)
+            await replica.commit(name, replica.groups.get(name, Members(1)), MembersDelta(members=member))
+        await replica.commit(name, replica.groups[name], MembersDelta(), remove=True)
 
     await asyncio.gather(*(one(f"group-{number}") for number in range(GROUPS)))
 

@@ -13,7 +13,7 @@ from tinymq.broker.coordinator import rules
 from tinymq.broker.coordinator.assignors import balanced, by_range
 from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.coordinator.sessions import MEMBERS_MAX, GroupSessions
-from tinymq.broker.members.group_members import Change, Member, Members, changed
+from tinymq.broker.members.group_members import Member, Members, MembersDelta, changed
 
 PLACES = [PartitionId(b"t" * 16, n) for n in range(4)]
 A, B = Member(b"a" * 16), Member(b"b" * 16)
@@ -34,7 +34,7 @@ def beats(
     )
 
 
-def after(state: Members, *changes: Change) -> Members:
+def after(state: Members, *changes: MembersDelta) -> Members:
     for change in changes:
         state = changed(state, change)
     return state

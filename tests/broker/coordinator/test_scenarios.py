@@ -28,7 +28,7 @@ from tinymq.base.types import PartitionId
 from tinymq.broker.coordinator import rules
 from tinymq.broker.coordinator.assignors import balanced
 from tinymq.broker.coordinator.rules import MemberHeartbeat
-from tinymq.broker.members.group_members import COUNTER_BITS, Change, Member, Members, changed
+from tinymq.broker.members.group_members import COUNTER_BITS, Member, Members, MembersDelta, changed
 from tinymq.proto import partition_pb2 as pb
 
 FOLDER = Path(__file__).parent / "scenarios"
@@ -138,7 +138,7 @@ class Play:
         self._commit(rules.closed(self.state, name.rstrip("'"), self.processes[name].member.session))
         return []
 
-    def _commit(self, change: Change) -> None:
+    def _commit(self, change: MembersDelta) -> None:
         if change:
             self.state = changed(self.state, change)
 

@@ -19,7 +19,7 @@ from tinymq.broker.dead_letters.burials import Fate
 from tinymq.broker.dead_letters.copy_ids import burial_id
 from tinymq.broker.dead_letters.courier import Copied, Courier
 from tinymq.broker.dead_letters.dead_letters import DeadLetters
-from tinymq.broker.dead_letters.letter import DeadRecord
+from tinymq.broker.dead_letters.letter import DeadLetter
 from tinymq.broker.dead_letters.queue_commands import propose, queue_ref
 from tinymq.broker.partition.partition import Partition
 from tinymq.cli.main import run
@@ -79,7 +79,7 @@ class Shop:
 
     def give_up(self, offset: int, reason: str = "no such address") -> Fate:
         leader = self.leader()
-        record = DeadRecord(offset, reason, deliveries=3, traceback="Traceback: boom", last_failure_us=7)
+        record = DeadLetter(offset, reason, deliveries=3, traceback="Traceback: boom", last_failure_us=7)
         return self.cluster.call(lambda: leader.dead_letters.burials.bury(leader.partition, self.group, record))
 
     def burials(self) -> int:

@@ -7,11 +7,11 @@ import pytest
 from tinymq.base.errors import InvalidConfig, WrongKind
 from tinymq.base.group_config import FIXED_SETTINGS, LEASE_SETTINGS, SETTINGS, GroupKind
 from tinymq.broker.groups.alteration import Alteration, agreed_settings, altered
-from tinymq.broker.groups.definition import Group, parse_group
+from tinymq.broker.groups.definition import GroupDefinition, parse_group
 from tinymq.registry.state.values import MetadataRecord
 
-QUEUE = Group("g", GroupKind.QUEUE, ("t",), settings=(("lease_ms", "5000"),), group_id=7)
-STREAM = Group("s", GroupKind.STREAM, ("t",), group_id=8)
+QUEUE = GroupDefinition("g", GroupKind.QUEUE, ("t",), settings=(("lease_ms", "5000"),), group_id=7)
+STREAM = GroupDefinition("s", GroupKind.STREAM, ("t",), group_id=8)
 ID = b"i" * 16
 
 
@@ -38,7 +38,7 @@ def test_a_repeat_changes_nothing_although_another_call_came_between() -> None:
 def test_a_pause_is_stored() -> None:
     paused = altered(QUEUE, Alteration(paused=True, command_id=ID))
     assert parse_group(MetadataRecord("group", "g", paused.pack(), 9)) == altered(
-        Group("g", GroupKind.QUEUE, ("t",), settings=QUEUE.settings, group_id=7, version=9),
+        GroupDefinition("g", GroupKind.QUEUE, ("t",), settings=QUEUE.settings, group_id=7, version=9),
         Alteration(paused=True, command_id=ID),
     )
     assert altered(paused, Alteration()) is paused

@@ -7,7 +7,7 @@ import pytest
 from tests.broker.groups.test_queue_leases_model import RECORDS, SETTINGS, Replica, World, key_of
 from tinymq.base.errors import SessionEnded
 from tinymq.broker.groups.lease_expiry import Expiry
-from tinymq.broker.groups.lease_values import Grant, Verdict, has_settled
+from tinymq.broker.groups.lease_values import Grant, SettlementResult, has_settled
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq.broker.state.queue_group import REJECTED
 
@@ -45,8 +45,8 @@ def test_a_settlement_waits_for_the_one_that_is_under_way() -> None:
     world = World(0)
     (grant,) = granted(world, A)
     leases: QueueLeases = world.newest.leases
-    assert leases.nack(A, 1, grant, 0, world.now_s) is Verdict.PROPOSED
-    assert leases.ack(A, 1, grant, world.now_s) is Verdict.LATER
+    assert leases.nack(A, 1, grant, 0, world.now_s) is SettlementResult.PROPOSED
+    assert leases.ack(A, 1, grant, world.now_s) is SettlementResult.LATER
 
 
 def test_a_session_whose_end_is_proposed_does_not_attach() -> None:
@@ -65,8 +65,8 @@ def test_a_settlement_of_an_older_connection_is_not_carried_out() -> None:
     (grant,) = granted(world, A)
     leases = world.newest.leases
     leases.attach(A, 2, [grant], world.now_s)
-    assert leases.ack(A, 1, grant, world.now_s) is Verdict.LATER
-    assert leases.ack(A, 2, grant, world.now_s) is Verdict.PROPOSED
+    assert leases.ack(A, 1, grant, world.now_s) is SettlementResult.LATER
+    assert leases.ack(A, 2, grant, world.now_s) is SettlementResult.PROPOSED
 
 
 def test_a_record_that_three_dead_sessions_gave_back_is_granted_alone() -> None:
@@ -87,7 +87,7 @@ def test_a_record_waits_while_an_earlier_one_of_its_key_is_being_buried() -> Non
     leases.keys.learn(0, [key_of(offset) for offset in range(RECORDS)])
     grants = {grant.offset: grant for grant in granted(world, A, 3)}
     world.started.add((1, 1, 1 | REJECTED))
-    assert leases.reject(A, 1, grants[1], world.now_s) is Verdict.PROPOSED
+    assert leases.reject(A, 1, grants[1], world.now_s) is SettlementResult.PROPOSED
     commit(world)
     world.log.bury(1)
     world.newest.catch_up()
@@ -112,7 +112,7 @@ def test_the_worker_is_told_of_a_lease_that_ran_out_before_it_began_the_record()
     world = World(0)
     waiting, begun = granted(world, A, 2)
     leases = world.newest.leases
-    assert leases.extend(A, 1, begun, True, world.now_s) is Verdict.DONE
+    assert leases.extend(A, 1, begun, True, world.now_s) is SettlementResult.DONE
     world.now_s += SETTINGS.lease_s
     leases.hear(A, 1, world.now_s)
     assert leases.expire(world.now_s) == Expiry(asked=[(A, waiting), (A, begun)], charged=[], freed=[])
@@ -130,8 +130,8 @@ def test_an_ack_under_an_older_grant_does_not_end_a_newer_lease() -> None:
     commit(world)
     (newer,) = leases.grant(B, 1, RECORDS, 0, world.now_s)
     leases.attach(A, 2, [], world.now_s)
-    assert (newer.offset, leases.ack(A, 2, older, world.now_s)) == (older.offset, Verdict.LOST)
-    assert leases.ack(B, 1, newer, world.now_s) is Verdict.PROPOSED
+    assert (newer.offset, leases.ack(A, 2, older, world.now_s)) == (older.offset, SettlementResult.LOST)
+    assert leases.ack(B, 1, newer, world.now_s) is SettlementResult.PROPOSED
 
 
 def test_an_ack_is_answered_in_its_own_era_and_by_the_applied_state() -> None:

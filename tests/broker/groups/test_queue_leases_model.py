@@ -17,7 +17,7 @@ from tests.broker.state.queue_commands import GROUP, Queue
 from tests.seeds import first_of
 from tinymq.base.errors import SessionEnded
 from tinymq.broker.groups import queue_leases
-from tinymq.broker.groups.lease_values import Grant, Proposal, QueueSettings, Verdict, has_settled
+from tinymq.broker.groups.lease_values import Grant, Proposal, QueueSettings, SettlementResult, has_settled
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq.broker.state.queue_group import QueueGroup
 from tinymq.broker.state.state import PartitionState
@@ -254,9 +254,9 @@ class World:
         else:
             verdict = leases.nack(session, connection, grant, 0, self.now_s)
         lease = before.get(grant.offset)
-        if verdict is Verdict.PROPOSED and lease is not None and leader is self.newest:
+        if verdict is SettlementResult.PROPOSED and lease is not None and leader is self.newest:
             assert lease.grant[:4] == grant[:4], "a settlement of an older grant ends a newer lease"
-        if verdict in (Verdict.DONE, Verdict.LOST):
+        if verdict in (SettlementResult.DONE, SettlementResult.LOST):
             self.send(worker, leader.term, connection, "down", ("lost", [(grant.offset, grant)]))
 
     # ---- the log

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.batches import payload
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.types import GroupId, TopicId
-from tinymq.broker.serve.scans import Scans, Sent, count_records
+from tinymq.broker.serve.scans import ScanProgress, Scans, count_records
 from tinymq.format.entry import Kind, NewEntry, make_entry
 
 
@@ -23,7 +23,10 @@ def test_bytes_and_records_are_summed_by_partition_and_role() -> None:
     clock.advance(2)
     scans.count("a", group(0), False, 50, 5)
     scans.count("b", group(0), False, 1, 1)
-    assert scans.describe("a") == [Sent(group(1), True, 7, 1, 1000.0), Sent(group(0), False, 150, 15, 1002.0)]
+    assert scans.describe("a") == [
+        ScanProgress(group(1), True, 7, 1, 1000.0),
+        ScanProgress(group(0), False, 150, 15, 1002.0),
+    ]
     assert scans.describe("c") == []
     clock.advance(0.5)
     totals = [(t.scan_id, t.bytes, t.leader_bytes, t.records, scans.age_ms(t.last_s)) for t in scans.totals()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq.broker.work.limits import GroupLimits, Share, active_sessions
+from tinymq.broker.work.limits import GroupLimits, GroupShare, active_sessions
 
 A, B, C = b"a", b"b", b"c"
 
@@ -13,7 +13,7 @@ A, B, C = b"a", b"b", b"c"
 def test_shares_of_the_concurrency_are_the_whole_and_none_is_nothing(most: int, places: int) -> None:
     shares = []
     for place in range(places):
-        share = Share(0.0)
+        share = GroupShare(0.0)
         share.divide(GroupLimits(concurrency_max=most), place, places)
         assert share.concurrency_max is not None
         shares.append(share.concurrency_max)
@@ -22,14 +22,14 @@ def test_shares_of_the_concurrency_are_the_whole_and_none_is_nothing(most: int, 
 
 
 def test_leased_records_take_their_part_of_the_concurrency() -> None:
-    share = Share(0.0)
+    share = GroupShare(0.0)
     assert share.most(7, 0.0) is None, "without a bound"
     share.divide(GroupLimits(concurrency_max=10), 0, 2)
     assert [share.most(leased, 0.0) for leased in (0, 4, 5, 6)] == [5, 1, 0, 0]
 
 
 def test_a_rate_is_kept_over_any_time_and_a_pause_saves_up_one_second() -> None:
-    share, granted, now_s = Share(0.0), 0, 0.0
+    share, granted, now_s = GroupShare(0.0), 0, 0.0
     share.divide(GroupLimits(rate_max=10), 0, 4)
     assert share.rate_max == 2.5
     for _ in range(4000):
@@ -43,7 +43,7 @@ def test_a_rate_is_kept_over_any_time_and_a_pause_saves_up_one_second() -> None:
 
 
 def test_less_than_one_record_per_second_is_still_one_now_and_then() -> None:
-    share, granted = Share(0.0), 0
+    share, granted = GroupShare(0.0), 0
     share.divide(GroupLimits(rate_max=1), 0, 4)
     for tick in range(1, 41):
         most = share.most(0, tick * 0.2)

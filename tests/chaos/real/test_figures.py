@@ -13,7 +13,7 @@ from tinymq.client import AsyncClient
 from tinymq_chaos.real.figures.__main__ import take
 from tinymq_chaos.real.figures.figure import Figure, FigurePart, distribution, quantile, table
 from tinymq_chaos.real.figures.load import AcknowledgedWrite, Load, Writes
-from tinymq_chaos.real.figures.measures import PARTITIONS, Pauses, Trial, away, failover
+from tinymq_chaos.real.figures.measures import PARTITIONS, FigureTrial, Pauses, away, failover
 
 
 def writes(partition: int, *at_s: float) -> Writes:
@@ -88,7 +88,7 @@ def test_a_figure_marks_missed_bounds() -> None:
 def test_failovers_are_measured_on_real_brokers(tmp_path: Path) -> None:
     said: list[str] = []
 
-    async def measured(trial: Trial) -> Figure:
+    async def measured(trial: FigureTrial) -> Figure:
         trial.say = said.append
         return await failover(trial, failures=1)
 

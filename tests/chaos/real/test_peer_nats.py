@@ -14,7 +14,7 @@ from tinymq_chaos.real.peers.nats import NatsCluster
 from tinymq_chaos.real.peers.nats_names import sequence_of, stream_of
 from tinymq_chaos.real.peers.nats_system import NatsSystem
 from tinymq_chaos.real.peers.trial import TrialPlan, run
-from tinymq_chaos.real.run.context import Context, SharedContext
+from tinymq_chaos.real.run.context import RealContext, SharedContext
 from tinymq_chaos.real.system.verdict import Slack
 
 WAIT_S = 60.0
@@ -90,7 +90,7 @@ async def _write_and_take_one_out(subject, history):
     around = SharedContext(
         seed=1, history=history, make_client=subject.client, make_caller=subject.caller, topics=[], pace=0.1
     )
-    working = asyncio.create_task(subject.workloads["lone"](Context(around, "lone")))
+    working = asyncio.create_task(subject.workloads["lone"](RealContext(around, "lone")))
     try:
         call = await _acknowledged(history, 20)
         partition, offset, *_ = call.result

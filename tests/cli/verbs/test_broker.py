@@ -20,7 +20,7 @@ from tinymq.base.types import PeerAddress
 from tinymq.cli.common import broker_log
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.verbs import broker
-from tinymq.log.broker_files.identity import read_identity, write_identity
+from tinymq.log.broker_files.broker_identity import read_identity, write_identity
 from tinymq.log.files.files import RealFiles
 from tinymq.net.loopback_ports import free_ports
 from tinymq.rpc.operator_calls.cluster_formation import form_cluster

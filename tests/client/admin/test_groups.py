@@ -16,7 +16,7 @@ from tinymq.base.errors import (
 )
 from tinymq.base.group_config import GroupKind
 from tinymq.base.types import Offset
-from tinymq.broker.groups.definition import Group, GroupPhase
+from tinymq.broker.groups.definition import GroupDefinition, GroupPhase
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.testing import Cluster
@@ -121,7 +121,7 @@ def test_what_a_broker_began_the_leader_of_the_metadata_finishes(tinymq_cluster:
     mq = tinymq_cluster.client()
     mq.admin.create_topic("gf", partitions=2)
     registry = next(iter(tinymq_cluster.brokers.values())).serving.broker.registry  # type: ignore[union-attr]
-    left = Group("left", GroupKind.STREAM, ("gf",))
+    left = GroupDefinition("left", GroupKind.STREAM, ("gf",))
     tinymq_cluster.run(registry.put_record("group", "left", left.pack(), 0))
     assert mq.admin.describe_group("left").state == "making"
     known = next(iter(tinymq_cluster.brokers.values())).serving.running_groups().known

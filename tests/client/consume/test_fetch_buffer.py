@@ -18,7 +18,7 @@ from tinymq import Client, Message
 from tinymq.base.errors import CorruptData
 from tinymq.client.consume import fetch_buffer, message_iterator, records
 from tinymq.client.consume.fetch_buffer import FetchBuffer
-from tinymq.client.consume.partition_fetcher import Cursor
+from tinymq.client.consume.partition_fetcher import FetchPosition
 from tinymq.client.consume.records import Chunk
 from tinymq.client.facade import reader
 
@@ -33,7 +33,7 @@ class Filled:
     def __init__(self) -> None:
         self.freed = 0
         self.buffer = FetchBuffer("t", self._free)
-        self.buffer.begin({p: Cursor(p, 5, None, 0) for p in (0, 1)})
+        self.buffer.begin({p: FetchPosition(p, 5, None, 0) for p in (0, 1)})
         self.buffer.ready.extend((chunk(0, 5, 2), chunk(1, 5, 2), chunk(0, 7, 1)))
 
     def _free(self, size: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from tests.fakes.raw_client import until
 from tinymq.base.clock import SystemClock
 from tinymq.base.errors import TinymqError
-from tinymq.client.net.broker_streams import BrokerProduceStream, State
+from tinymq.client.net.broker_streams import BrokerProduceStream, StreamState
 from tinymq.client.net.ports import PackedBatch
 from tinymq.proto.bounds import BATCHES_MAX
 
@@ -50,7 +50,7 @@ def test_small_batches_travel_together_as_many_as_a_request_may_have() -> None:
         broker: Any = Written()
         stream = BrokerProduceStream(broker, SystemClock(), broker, 1.0, [])
         stream.open()
-        await until(lambda: stream.state is State.OPEN)
+        await until(lambda: stream.state is StreamState.OPEN)
         batches = [PackedBatch(b"%d" % number, b"", b"") for number in range(2 * BATCHES_MAX + 1)]  # type: ignore[arg-type]
         for number, batch in enumerate(batches):
             stream.submit(number, batch, 1, None)

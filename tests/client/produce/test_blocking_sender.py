@@ -24,16 +24,17 @@ from tests.fakes.raw_client import until
 from tinymq import Client, Offset, RecordMetadata
 from tinymq.base.errors import BatchTooLarge, Closed, NotDelivered, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.client.net.broker_streams import BrokerProduceStream
-from tinymq.client.produce import batcher, blocking_sender, delivery, owners, producer_batch, send_queue, sender
+from tinymq.client.produce import batcher, blocking_sender, delivery, producer_batch, queue_owners, send_queue, sender
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.blocking_sender import LONE_SENDS_MIN, BlockingSender
 from tinymq.client.produce.producer_batch import ProducerBatch
-from tinymq.client.produce.send_queue import Owner, SendQueue
+from tinymq.client.produce.queue_owners import QueueOwners
+from tinymq.client.produce.send_queue import QueueOwner, SendQueue
 from tinymq.client.produce.sender import Sender
 from tinymq.net import frame_socket
 from tinymq.net.frame_socket import FrameSocket
 
-INTERRUPTED = (batcher, delivery, producer_batch, blocking_sender, frame_socket, send_queue, owners, sender)
+INTERRUPTED = (batcher, delivery, producer_batch, blocking_sender, frame_socket, send_queue, queue_owners, sender)
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +144,7 @@ def test_others_join_behind_a_lone_record(mq: Client, brokers: GrpcBrokers, ways
     others = [later(lambda n=n: mq.send("t", b"%d" % n, partition=0)) for n in range(5)]
     queue = next(queue for queue in batcher_of(mq).buffers.queues.values() if queue.partition == 0)
     wait_until(lambda: queue.open is not None and queue.open.count == 5)
-    assert queue.owner is Owner.THREAD
+    assert queue.owner is QueueOwner.THREAD
     brokers.run(_set(held))
     offsets = [first.result(10).offset, *sorted(other.result(10).offset for other in others)]
     assert offsets == list(range(offsets[0], offsets[0] + 6))
@@ -332,7 +333,7 @@ def test_a_client_that_is_closed_before_a_slow_thread_sends(
 
     monkeypatch.setattr(ProducerBatch, "encode", slow)
     sending = later(lambda: mq.send("t", b"late", partition=0))
-    wait_until(lambda: any(queue.owner is Owner.THREAD for queue in batcher_of(mq).buffers.queues.values()))
+    wait_until(lambda: any(queue.owner is QueueOwner.THREAD for queue in batcher_of(mq).buffers.queues.values()))
     mq.close()
     closed.set()
     assert isinstance(sending.exception(30), Closed)
@@ -348,7 +349,7 @@ def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
     assert mq._direct is not None
     mq._direct._streams.popitem()[1].close()
     late, leave, left = threading.Event(), threading.Event(), threading.Event()
-    encode, flush, take, pass_on = ProducerBatch.encode, Sender.flush, owners.Owners.take, owners.Owners.pass_on
+    encode, flush, take, pass_on = ProducerBatch.encode, Sender.flush, QueueOwners.take, QueueOwners.pass_on
 
     def slow(self: ProducerBatch, codec: Any) -> None:
         if threading.current_thread() is not threading.main_thread() and self.count == 1:
@@ -362,24 +363,24 @@ def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
             late.set()
             raise
 
-    def taken(self: owners.Owners, queue: SendQueue, owner: Owner = Owner.LOOP) -> bool:
+    def taken(self: QueueOwners, queue: SendQueue, owner: QueueOwner = QueueOwner.LOOP) -> bool:
         took = take(self, queue, owner)
         if late.is_set() and not took:
             leave.set()
             assert left.wait(30)
         return took
 
-    def passed_on(self: owners.Owners, *how: Any) -> bool:
+    def passed_on(self: QueueOwners, *how: Any) -> bool:
         told = pass_on(self, *how)
         left.set()
         return told
 
     monkeypatch.setattr(ProducerBatch, "encode", slow)
     monkeypatch.setattr(Sender, "flush", flushed)
-    monkeypatch.setattr(owners.Owners, "take", taken)
-    monkeypatch.setattr(owners.Owners, "pass_on", passed_on)
+    monkeypatch.setattr(QueueOwners, "take", taken)
+    monkeypatch.setattr(QueueOwners, "pass_on", passed_on)
     sending = later(lambda: mq.send("t", b"late", partition=0))
-    wait_until(lambda: any(queue.owner is Owner.THREAD for queue in batcher_of(mq).buffers.queues.values()))
+    wait_until(lambda: any(queue.owner is QueueOwner.THREAD for queue in batcher_of(mq).buffers.queues.values()))
     mq.close()
     assert isinstance(sending.exception(30), Closed)
     assert b"late" not in brokers.cluster.values("t", 0)
@@ -387,14 +388,14 @@ def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
 
 def test_one_thread_owns_a_send_queue() -> None:
     first, second = (SendQueue("t", b"i", n, limit=1, numbered=True) for n in range(2))
-    of = owners.Owners(threading.Lock())
+    of = QueueOwners(threading.Lock())
     batch = ProducerBatch(first, 0.0, 1.0)
     assert of.may_claim(first)
     of.claim(batch)
     assert (of.claimed(), of.may_claim(first), of.may_claim(second)) == (batch, False, False)
     assert later(of.claimed).result() is None, "another thread"
     assert (of.take(first), of.take(second)) == (False, True)
-    assert not of.pass_on(first, Owner.NOBODY, lambda: False)
+    assert not of.pass_on(first, QueueOwner.NOBODY, lambda: False)
     assert (of.claimed(), of.may_claim(first), of.may_claim(second)) == (None, True, False)
 
 

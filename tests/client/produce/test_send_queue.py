@@ -20,7 +20,7 @@ from tinymq.base.errors import (
     TinymqError,
     UnknownProducer,
 )
-from tinymq.broker.state.producers import Producer, extend, judge
+from tinymq.broker.state.producers import ProducerState, extend, judge
 from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import SendQueue
 from tinymq.format.batch import BatchHeader
@@ -58,7 +58,7 @@ class World:
     numbered: bool = True
     now_s: float = 0.0
     log: list[int] = field(default_factory=list)  # names of batches, as appended
-    known: Producer | None = None
+    known: ProducerState | None = None
     wire: list[Attempt] = field(default_factory=list)  # in flight, in order
     late: list[Attempt] = field(default_factory=list)  # in flight to a former leader, which may still answer
     zombies: list[Attempt] = field(default_factory=list)  # attempts of a broken connection that may still arrive

@@ -10,7 +10,7 @@ import pytest
 from tests.client.work.test_partition_work import Place
 from tinymq.base.errors import InvalidRequest, LeaseLost
 from tinymq.client.work.grants import Verb
-from tinymq.client.work.job import Job, State
+from tinymq.client.work.job import Job, JobState
 
 VERBS: dict[Verb, Callable[[Job], None]] = {
     Verb.ACK: lambda job: job.ack(),
@@ -21,7 +21,7 @@ VERBS: dict[Verb, Callable[[Job], None]] = {
 OUTCOMES = {Verb.ACK: "acknowledged", Verb.NACK: "nacked", Verb.REJECT: "rejected", Verb.RELEASE: "released"}
 
 
-def taken(state: State = State.TAKEN) -> tuple[Place, Job]:
+def taken(state: JobState = JobState.TAKEN) -> tuple[Place, Job]:
     place = Place()
     place.grant(0)
     job = place.work.held[0]
@@ -60,7 +60,7 @@ def test_a_settled_job_begins_no_lease_again(first: Verb) -> None:
 @pytest.mark.parametrize("verb", [Verb.ACK, Verb.NACK, Verb.REJECT])
 def test_no_verb_raises_for_a_job_that_was_lost(verb: Verb) -> None:
     """The loss comes at any moment, in another thread: `on_lost` and `flush` tell of it."""
-    place, job = taken(State.STARTED)
+    place, job = taken(JobState.STARTED)
     place.work.on_lost(place.work.attach(2, 0.0).started[0], LeaseLost("a seek"))
     VERBS[verb](job)
     assert place.lost == [0]
@@ -69,7 +69,7 @@ def test_no_verb_raises_for_a_job_that_was_lost(verb: Verb) -> None:
 
 
 def test_a_begun_job_cannot_be_released_and_can_still_be_settled() -> None:
-    place, job = taken(State.STARTED)
+    place, job = taken(JobState.STARTED)
     with pytest.raises(InvalidRequest, match="is begun"):
         job.release()
     job.ack()

@@ -12,8 +12,8 @@ from tinymq.base.errors import SessionEnded, TinymqError
 from tinymq.broker.serve.messages import pack_record
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.work.grants import Grant, Verb, write_grants
-from tinymq.client.work.job import Job, State
-from tinymq.client.work.partition_work import Credit, PartitionWork, Settlement
+from tinymq.client.work.job import Job, JobState
+from tinymq.client.work.partition_work import Credit, JobSettlement, PartitionWork
 from tinymq.format.entry import crc32c
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -69,8 +69,8 @@ class Place:
         return [job.offset for job in new]
 
     def settle(self, job: Job, verb: Verb, delay_s: float | None, error: str) -> None:
-        job._state = State.RELEASED if verb is Verb.RELEASE else State.SETTLED
-        self.work.settle(Settlement(verb, [job], delay_s, error))
+        job._state = JobState.RELEASED if verb is Verb.RELEASE else JobState.SETTLED
+        self.work.settle(JobSettlement(verb, [job], delay_s, error))
 
     def said(self) -> Sequence[pb.WorkSettle]:
         return self.work.requests(lambda: next(self.requests))[0]
@@ -100,7 +100,7 @@ def reattached(place: Place, verb: Verb | None, *, sent: bool, offset: int = 0) 
     """Settle a started job, attach again, and be told that its record is settled. Returns what is said after that."""
     place.grant(0)
     job = place.work.held[0]
-    job._state = State.STARTED
+    job._state = JobState.STARTED
     if verb is not None:
         place.settle(job, verb, None, "")
     if sent:
@@ -133,7 +133,7 @@ def test_an_ack_of_an_earlier_grant_answers_nothing() -> None:
     place.grant(0, number=9)
     assert place.lost == [0]
     newer = place.work.held[0]
-    newer._state = State.STARTED
+    newer._state = JobState.STARTED
     grants = write_grants([newer.grant])
     place.work.attach(2, 0.0)
     place.work.on_attached(pb.WorkAttached(attachment=2, term=6, known=True, lost=grants, settled=grants))
@@ -149,7 +149,7 @@ def test_after_the_end_of_a_session_the_next_one_asks_about_its_acks() -> None:
     for offset in (0, 1):
         place.settle(held[offset], Verb.ACK, None, "")
     place.said()
-    held[2]._state = State.STARTED
+    held[2]._state = JobState.STARTED
     place.work.on_ended(SessionEnded("it was silent"))
     assert place.lost == [2]
     listed = place.work.attach(3, 0.0)
@@ -176,7 +176,7 @@ def test_one_job_of_a_key_is_out_at_a_time_and_none_after_a_failure() -> None:
 def test_after_the_end_of_its_session_a_worker_has_another_one_and_nothing() -> None:
     place = Place()
     place.grant(0)
-    place.work.held[0]._state = State.STARTED
+    place.work.held[0]._state = JobState.STARTED
     first = place.work.attach(2, 0.0).session
     place.work.on_ended(SessionEnded("it was silent"))
     said = place.work.attach(3, 0.0)

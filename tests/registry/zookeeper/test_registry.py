@@ -32,9 +32,9 @@ from tinymq.base.types import GroupId, TopicId
 from tinymq.registry.state import bounds
 from tinymq.registry.state.effects import Reloaded, TopicCreated, TopicDeleted
 from tinymq.registry.zookeeper import registry as zookeeper
-from tinymq.registry.zookeeper import replica
+from tinymq.registry.zookeeper import stored_state
 from tinymq.registry.zookeeper.registry import ZookeeperRegistry
-from tinymq.registry.zookeeper.session import Conflict, Disconnected, ZookeeperSession
+from tinymq.registry.zookeeper.session import Disconnected, StaleTree, ZookeeperSession
 from tinymq.registry.zookeeper.tree import Op
 
 
@@ -84,8 +84,8 @@ def test_a_complete_read_equals_the_followed_state(
                     reader = b.make()
                     await reader.start([])
                     assert reader._state.dump() == await b.check_same()
-                    assert reader._replica.deleted == registries[0]._replica.deleted
-            assert len(registries[0]._replica.deleted) == 2
+                    assert reader._stored.deleted == registries[0]._stored.deleted
+            assert len(registries[0]._stored.deleted) == 2
             assert len(await b.raw(lambda client: client.get_children("/changes"))) == 8
             assert len(await b.raw(lambda client: client.get_children("/deleted"))) == 2
 
@@ -117,8 +117,8 @@ def test_a_broker_that_was_away_for_long_reads_everything_again(
         async with bench(zookeeper_server) as b:
             first, second = await b.start(2)
             await b.check_same()
-            monkeypatch.setattr(replica, "FOLLOWED_MAX", 3)
-            async with second._replica._reading:  # it follows no changes meanwhile
+            monkeypatch.setattr(stored_state, "FOLLOWED_MAX", 3)
+            async with second._stored._reading:  # it follows no changes meanwhile
                 for n in range(6):
                     await first.register_topic(f"t{n}", 1, 1)
                 b.effects[1].clear()
@@ -160,7 +160,7 @@ def test_a_decision_on_an_old_state_is_repeated(
         async with bench(zookeeper_server) as b:
             first, second = await b.start(2)
             await b.check_same()
-            async with second._replica._reading:  # it follows no changes meanwhile
+            async with second._stored._reading:  # it follows no changes meanwhile
                 blocks = [await first.take_producer_ids(10) for _ in range(6)]
                 late = asyncio.ensure_future(second.take_producer_ids(10))
                 commits = Counted(b.sessions[1])
@@ -441,7 +441,7 @@ def test_conflicts_are_named(zookeeper_server: ZookeeperServer) -> None:
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             await b.start(1)
-            with pytest.raises(Conflict, match="/version: NodeExists"):
+            with pytest.raises(StaleTree, match="/version: NodeExists"):
                 await b.sessions[0].commit([zookeeper.tree.Create("/version")])
 
     asyncio.run(main())

@@ -16,7 +16,7 @@ from tinymq.registry.state.values import BrokerRecord
 from tinymq.registry.state.wire import broker_to_wire
 from tinymq.registry.zookeeper import tree
 from tinymq.registry.zookeeper.registry import REQUEST_BYTES_MAX
-from tinymq.registry.zookeeper.tree import Change, Create, Op, Put, Remove
+from tinymq.registry.zookeeper.tree import CreateNode, Op, PutNode, RemoveNode, StoredChange
 
 NAME = "n" * 249
 
@@ -34,7 +34,7 @@ class Written:
         before, self.state = self.state, self.state.fork()
         reply, effects = self.state.apply(command)
         assert not reply.error_code, reply
-        ops = tree.change_ops(before, self.state, 7, Change(command, reply), effects, self.deleted)
+        ops = tree.change_ops(before, self.state, 7, StoredChange(command, reply), effects, self.deleted)
         for topic_id in self.state.deleted:
             self.deleted.setdefault(topic_id, tree.deleted_name(self.state.version, topic_id))
         return ops
@@ -71,28 +71,28 @@ def paths(ops: list[Op], kind: type[Op]) -> list[str]:
 
 
 def test_a_change_writes_only_the_differences(written: Written) -> None:
-    assert paths(written.create("a", 2, 3), Create) == ["/changes/00000000000000000006", "/topics/a"]
+    assert paths(written.create("a", 2, 3), CreateNode) == ["/changes/00000000000000000006", "/topics/a"]
     made = written.consume("a", 1, "c")
     group = written.state.queue("a", 1).group
-    assert paths(made, Create) == ["/changes/00000000000000000007", f"/consumers/{group.topic_id.hex()}-1"]
+    assert paths(made, CreateNode) == ["/changes/00000000000000000007", f"/consumers/{group.topic_id.hex()}-1"]
     again = written.consume("a", 1, "d")
-    assert paths(again, Put) == ["/version", f"/consumers/{group.topic_id.hex()}-1"]
+    assert paths(again, PutNode) == ["/version", f"/consumers/{group.topic_id.hex()}-1"]
     altered = pb.AlterTopic(name="a", settings=[pb.Setting(name="retention_ms", value="5000")])
-    assert paths(written.do(alter_topic=altered), Put) == ["/version", "/topics/a"]
+    assert paths(written.do(alter_topic=altered), PutNode) == ["/version", "/topics/a"]
     more = written.do(create_queue=pb.AddPartition(topic="a"))
-    assert (paths(more, Put), paths(more, Remove)) == (["/version", "/topics/a"], [])
+    assert (paths(more, PutNode), paths(more, RemoveNode)) == (["/version", "/topics/a"], [])
     gone = written.do(delete_queue=pb.DeletePartition(topic="a", partition=1))
-    assert (paths(gone, Put), paths(gone, Remove)) == (
+    assert (paths(gone, PutNode), paths(gone, RemoveNode)) == (
         ["/version", "/topics/a"],
         [f"/consumers/{group.topic_id.hex()}-1"],
     )
     written.consume("a", 0, "c")
     gone = written.do(delete_topic=pb.DeleteTopic(name="a"))
-    assert paths(gone, Remove) == ["/topics/a", f"/consumers/{group.topic_id.hex()}-0"]
-    assert paths(gone, Create)[1:] == [f"/deleted/{13:020d}-{group.topic_id.hex()}"]
+    assert paths(gone, RemoveNode) == ["/topics/a", f"/consumers/{group.topic_id.hex()}-0"]
+    assert paths(gone, CreateNode)[1:] == [f"/deleted/{13:020d}-{group.topic_id.hex()}"]
     ids = written.do(take_producer_ids=pb.TakeProducerIds(count=5))
     assert (len(ids), ids[0].path) == (2, "/version")
-    assert all(isinstance(op, Put) and op.version == 7 for ops in (made, gone, ids) for op in ops[:1])
+    assert all(isinstance(op, PutNode) and op.version == 7 for ops in (made, gone, ids) for op in ops[:1])
 
 
 def test_remembered_answers_are_bounded(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +101,9 @@ def test_remembered_answers_are_bounded(written: Written, monkeypatch: pytest.Mo
     written.create("a", 1, 1)
     written.create("b", 1, 1)
     (oldest,) = [written.state.topics["a"].topic_id]
-    assert paths(written.do(delete_topic=pb.DeleteTopic(name="a")), Remove) == [tree.change_path(4), "/topics/a"]
+    assert paths(written.do(delete_topic=pb.DeleteTopic(name="a")), RemoveNode) == [tree.change_path(4), "/topics/a"]
     gone = written.do(delete_topic=pb.DeleteTopic(name="b"))
-    assert paths(gone, Remove) == [tree.change_path(5), "/topics/b", f"/deleted/{8:020d}-{oldest.hex()}"]
+    assert paths(gone, RemoveNode) == [tree.change_path(5), "/topics/b", f"/deleted/{8:020d}-{oldest.hex()}"]
 
 
 def test_the_largest_changes_fit_into_one_request(written: Written) -> None:
@@ -124,7 +124,7 @@ def test_the_largest_changes_fit_into_one_request(written: Written) -> None:
 
 def test_contents_are_json_that_a_person_can_read(written: Written) -> None:
     ops = written.create("a", 1, 1)
-    by_path = {op.path: json.loads(op.data) for op in ops if isinstance(op, Create | Put)}
+    by_path = {op.path: json.loads(op.data) for op in ops if isinstance(op, CreateNode | PutNode)}
     assert by_path["/topics/a"]["partitions"][0]["replicas"][0]["broker_id"] == (1 << 32) - 5
     assert by_path["/changes/00000000000000000006"]["command"]["create_topic"]["name"] == "a"
     assert by_path["/version"]["version"] == "6"

@@ -12,7 +12,7 @@ import pytest
 from tests.client.running import run
 from tests.fakes.raw_client import Raw, until
 from tinymq.base.config import Limits
-from tinymq.net.connection_limits import Refusal
+from tinymq.net.connection_limits import ConnectionRefusal
 from tinymq.rpc.server import server
 from tinymq.rpc.server.client_connections import ClientConnections, Seen, surplus
 from tinymq.rpc.server.server import RpcServer
@@ -93,7 +93,9 @@ def test_one_host_cannot_keep_the_others_out(cluster: Cluster) -> None:
         with contextlib.closing(Dialled(int(port))) as dialled:
             await dialled.dial(60, HOSTS[0])
             await until(lambda: dialled.open_of(HOSTS[0]) <= share)
-            await until(lambda: places.refused[Refusal.HOST] >= share)  # counted after the connections have ended
+            await until(
+                lambda: places.refused[ConnectionRefusal.HOST] >= share
+            )  # counted after the connections have ended
             assert places.open <= share
             while dialled.open_of(HOSTS[1]) < 5:  # connections that gRPC has not closed yet count for a moment
                 await dialled.dial(1, HOSTS[1])

@@ -20,7 +20,7 @@ from tinymq.base.config import KIB, Limits, parse_address
 from tinymq.base.errors import Closed, InvalidFrame, PortInUse
 from tinymq.format.entry import iter_entries
 from tinymq.net import frame_stream
-from tinymq.net.connection_limits import Place, Refusal
+from tinymq.net.connection_limits import ConnectionRefusal, Place
 from tinymq.net.frame_stream import FrameStream
 from tinymq.net.framing import PREFIX
 from tinymq.proto import tinymq_pb2 as pb
@@ -278,7 +278,7 @@ def test_the_number_of_connections_is_bounded(tinymq_cluster: Cluster, monkeypat
             async with dialled(port) as one_more:
                 with pytest.raises(Closed):
                     await one_more.receive()
-            assert streams.places.refused[Refusal.FULL] == 1
+            assert streams.places.refused[ConnectionRefusal.FULL] == 1
         await until(lambda: streams.places.open < streams.places.connections_max)
         async with welcomed(port, FETCH):
             pass

@@ -13,7 +13,7 @@ from tests.fakes.batches import payload
 from tests.fakes.raw_client import WAIT_S, Raw, batch, entries, until
 from tests.fakes.raw_worker import LIMITS, Place, RawWorker, Workers
 from tinymq.broker.dead_letters.letter import CAUSE, DELIVERIES, OFFSET, REASON
-from tinymq.broker.work.last_failures import WORDS, Cause
+from tinymq.broker.work.last_failures import WORDS, FailureCause
 from tinymq.format.batch import decode_batch, encode, pack_batch
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -214,8 +214,8 @@ def test_a_dead_letter_says_that_its_worker_was_silent(cluster: Cluster) -> None
         await until_lag(b, 0)
         letters = {letter[OFFSET]: (letter[CAUSE], letter[REASON], letter[DELIVERIES]) for letter in await b.letters()}
         assert letters == {
-            b"0": (b"lease_expired", WORDS[Cause.LEASE_EXPIRED].encode(), b"1"),
-            b"1": (b"session_ended", WORDS[Cause.SESSION_ENDED].encode(), b"1"),
+            b"0": (b"lease_expired", WORDS[FailureCause.LEASE_EXPIRED].encode(), b"1"),
+            b"1": (b"session_ended", WORDS[FailureCause.SESSION_ENDED].encode(), b"1"),
         }
 
     on(cluster, "silent", test)

@@ -20,7 +20,7 @@ import structlog
 from tinymq.base.clock import Clock
 from tinymq.base.errors import InvalidRequest, NotLeader, TinymqError, VersionConflict
 from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
-from tinymq.log.broker_files.identity import Identity
+from tinymq.log.broker_files.broker_identity import BrokerIdentity
 from tinymq.registry.service import RegistryService
 from tinymq.registry.state.effects import Effect
 
@@ -51,11 +51,11 @@ class FeatureLevelStore(Protocol):
     """The part of the data directory that FeatureLevelControl uses."""
 
     @property
-    def identity(self) -> Identity: ...
+    def identity(self) -> BrokerIdentity: ...
     async def hold_feature_level(self, level: int) -> None: ...
 
 
-def announced_level(identity: Identity) -> int:
+def announced_level(identity: BrokerIdentity) -> int:
     """The level that a broker announces: the one that it knows, or a lower one while it is held, but never one below
     the cluster's."""
     held = identity.held_level or KNOWN_LEVEL

@@ -19,7 +19,7 @@ from tinymq.base.config import format_address, parse_peer
 from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest, WrongBroker, WrongCluster
 from tinymq.base.types import METADATA_GROUP, GroupId, PeerAddress
 from tinymq.format.entry import Entry, Kind, parse_entry
-from tinymq.log.broker_files.identity import Identity
+from tinymq.log.broker_files.broker_identity import BrokerIdentity
 from tinymq.log.files.files import Files
 from tinymq.log.files.runner import Runner
 from tinymq.raft.net.transport import Invitation
@@ -36,7 +36,7 @@ class FormationStore(Protocol):
     """The part of the data directory that forming uses (tinymq.log)."""
 
     @property
-    def identity(self) -> Identity: ...
+    def identity(self) -> BrokerIdentity: ...
     def list_groups(self) -> Sequence[GroupId]: ...
     async def bind_cluster(self, cluster_id: bytes) -> None: ...
 

@@ -24,10 +24,10 @@ from tinymq.broker.coordinator.assignors import ASSIGNORS, among
 from tinymq.broker.coordinator.led_replicas import LedReplicas, Replicas, confirm
 from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.coordinator.sessions import GroupSessions
-from tinymq.broker.groups.definition import RECORD_KIND, Group, GroupPhase
+from tinymq.broker.groups.definition import RECORD_KIND, GroupDefinition, GroupPhase
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC, Groups
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
-from tinymq.broker.members.group_members import Change, Members, Owned
+from tinymq.broker.members.group_members import Members, MembersDelta, Owned
 from tinymq.registry.service import RegistryService
 
 logger = structlog.get_logger("tinymq.broker")
@@ -152,7 +152,7 @@ class Coordinator:
 
     # ---- decisions --------------------------------------------------------------------------------------------
 
-    async def _find(self, name: str, group_id: int) -> tuple[CoordinatorReplica, Group]:
+    async def _find(self, name: str, group_id: int) -> tuple[CoordinatorReplica, GroupDefinition]:
         """Find this broker's replica of the group's partition, which has to lead, and the group."""
         topic = self._registry.get_topic(COORDINATOR_TOPIC)
         if topic is None:
@@ -179,7 +179,9 @@ class Coordinator:
             known = self._known[name] = GroupSessions(since_s)
         return known
 
-    async def _decide(self, replica: CoordinatorReplica, group: Group, decide: Callable[[Members], Change]) -> Change:
+    async def _decide(
+        self, replica: CoordinatorReplica, group: GroupDefinition, decide: Callable[[Members], MembersDelta]
+    ) -> MembersDelta:
         """Commit the change that `decide` returns for the applied state, and return that change.
 
         Decisions on one group run one after the other.
@@ -242,10 +244,10 @@ class Coordinator:
         await self._groups.refresh()
         group = self._groups.known.get(name)
         if (group is None or group.group_id > state.group_id) and replica.groups.get(name) is state:
-            await replica.commit(name, state, Change(), remove=True)
+            await replica.commit(name, state, MembersDelta(), remove=True)
             self._known.pop(name, None)
 
-    async def _places(self, group: Group, state: Members) -> Sequence[PartitionId]:
+    async def _places(self, group: GroupDefinition, state: Members) -> Sequence[PartitionId]:
         """The partitions that the group reads. Only the registry's leader can say that a partition was deleted."""
         places = self._known_places(group)
         if state.owned.keys() - set(places):
@@ -253,12 +255,12 @@ class Coordinator:
             places = self._known_places(group)
         return places
 
-    def _known_places(self, group: Group) -> list[PartitionId]:
+    def _known_places(self, group: GroupDefinition) -> list[PartitionId]:
         topics: list[Any] = [topic for topic in self._registry.get_all_topics() if group.reads(topic.name)]
         return [PartitionId(topic.topic_id, queue.partition) for topic in topics for queue in topic.queues]
 
 
-def _state_of(replica: CoordinatorReplica, group: Group) -> Members:
+def _state_of(replica: CoordinatorReplica, group: GroupDefinition) -> Members:
     """The applied state of a group."""
     state = replica.groups.get(group.name)
     # An earlier group of this name may have left its state behind.

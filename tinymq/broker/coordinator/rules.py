@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tinymq.base.errors import Fenced
 from tinymq.base.types import PartitionId
 from tinymq.broker.coordinator.assignors import Assign
-from tinymq.broker.members.group_members import COUNTER_BITS, Change, Member, Members, Owned
+from tinymq.broker.members.group_members import COUNTER_BITS, Member, Members, MembersDelta, Owned
 
 REPLACED_MAX = 4  # remembered earlier sessions of one instance id
 CLAIMED_MAX = 1 << (COUNTER_BITS - 1)  # bounds a counter that a member names; the coordinator's own may go twice as far
@@ -33,7 +33,7 @@ class MemberHeartbeat:
     leave: bool = False
 
 
-def heard(state: Members, beat: MemberHeartbeat) -> Change:
+def heard(state: Members, beat: MemberHeartbeat) -> MembersDelta:
     """The change that follows from a member's heartbeat.
 
     Raises Fenced if a later session has taken over the instance id.
@@ -52,7 +52,7 @@ def heard(state: Members, beat: MemberHeartbeat) -> Change:
     elif present is not None:
         member = replace(member, replaced=present.replaced)
         owned = dict.fromkeys(released(state, beat))
-    return Change(
+    return MembersDelta(
         members={} if present == member else {beat.name: member},
         owned=owned,
         counter=counter if counter > state.counter else 0,
@@ -98,28 +98,28 @@ def lost(state: Members, name: str, session: bytes, owned: Mapping[PartitionId, 
     return [place for place, epoch in owned.items() if place not in mine or mine[place].epoch != epoch]
 
 
-def closed(state: Members, name: str, session: bytes) -> Change:
+def closed(state: Members, name: str, session: bytes) -> MembersDelta:
     """The change when a session leaves. A later session of the same instance id stays in the group."""
     present = state.members.get(name)
-    return left(state, [name]) if present is not None and present.session == session else Change()
+    return left(state, [name]) if present is not None and present.session == session else MembersDelta()
 
 
-def left(state: Members, names: Collection[str]) -> Change:
+def left(state: Members, names: Collection[str]) -> MembersDelta:
     """The change that removes these members, because they left or their sessions ended."""
     gone = {name: None for name in names if name in state.members}
-    return Change(members=gone, owned={place: None for place, at in state.owned.items() if at.member in gone})
+    return MembersDelta(members=gone, owned={place: None for place, at in state.owned.items() if at.member in gone})
 
 
-def freed(state: Members, asked: Mapping[PartitionId, int]) -> Change:
+def freed(state: Members, asked: Mapping[PartitionId, int]) -> MembersDelta:
     """The change that frees partitions whose owners were asked to let go and did not in time.
 
     `asked` has the epoch under which each owner was asked. The next owner's higher epoch fences the old one.
     """
     owned = state.owned.items()
-    return Change(owned={place: None for place, at in owned if at.revoking and asked.get(place) == at.epoch})
+    return MembersDelta(owned={place: None for place, at in owned if at.revoking and asked.get(place) == at.epoch})
 
 
-def rebalanced(state: Members, places: Sequence[PartitionId], assign: Assign) -> Change:
+def rebalanced(state: Members, places: Sequence[PartitionId], assign: Assign) -> MembersDelta:
     """The next step towards the target assignment: give out free partitions, and ask wrong owners to let go."""
     # A partition that is being taken back has no owner to keep it.
     present = {place: at.member for place, at in state.owned.items() if not at.revoking}
@@ -135,7 +135,7 @@ def rebalanced(state: Members, places: Sequence[PartitionId], assign: Assign) ->
             owned[place] = Owned(at.member, at.epoch, revoking=True)
     for place in state.owned.keys() - set(places):  # the topic or the partition was deleted
         owned[place] = None
-    return Change(owned=owned, counter=counter if counter > state.counter else 0)
+    return MembersDelta(owned=owned, counter=counter if counter > state.counter else 0)
 
 
 def expired(state: Members, silent_s: Callable[[str], float], rejoin_s: float, static_return_s: float) -> list[str]:

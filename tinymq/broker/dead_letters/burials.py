@@ -31,7 +31,7 @@ from tinymq.base.meter import Meter
 from tinymq.base.types import GroupId, TopicId
 from tinymq.broker.dead_letters.copy_ids import burial_id
 from tinymq.broker.dead_letters.courier import Courier
-from tinymq.broker.dead_letters.letter import DeadRecord, letter_headers, pack_headers
+from tinymq.broker.dead_letters.letter import DeadLetter, letter_headers, pack_headers
 from tinymq.broker.dead_letters.letter_batch import letter_batch, lost_letter
 from tinymq.broker.dead_letters.queue_commands import propose, queue_ref, settle
 from tinymq.broker.duplicates.message_ids import CopyId
@@ -81,7 +81,7 @@ class Burials:
         self._groups = groups
         self._courier = courier
         self._clock = clock
-        self._given_up: dict[Key, dict[int, DeadRecord]] = {}
+        self._given_up: dict[Key, dict[int, DeadLetter]] = {}
         self._blocked: dict[Key, str] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._copies = asyncio.Semaphore(COPIES_MAX)
@@ -107,7 +107,7 @@ class Burials:
 
     # ---- what the leader of a queue group calls ---------------------------------------------------------------
 
-    def bury(self, partition: Partition, group: str, record: DeadRecord) -> Fate:
+    def bury(self, partition: Partition, group: str, record: DeadLetter) -> Fate:
         """Give a record up, because it failed too often or was rejected. Returns at once.
 
         A repeat changes nothing. If this leader is deposed before Bury is committed, the next leader has to call again.
@@ -215,7 +215,7 @@ class Burials:
             queued.pop(offset, None)
         return errors
 
-    async def _bury(self, partition: Partition, name: str, record: DeadRecord) -> None:
+    async def _bury(self, partition: Partition, name: str, record: DeadLetter) -> None:
         group, source = self._groups.get(name), self._source(partition)
         cursor = partition.state.cursors.get(name)
         if group is None or source is None or cursor is None:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import CorruptData, NotReady
 from tinymq.base.types import GroupId
 from tinymq.broker.duplicates.message_ids import CopyId
+from tinymq.broker.groups.groups import Peers
 from tinymq.proto import group_pb2 as wire
 from tinymq.proto.errors import make_error
 
 METHOD = "copy"
 COPY_S = 6.0
 NO_SEARCH = (1 << 63) - 1  # a value of `end`: do not search the log, look at remembered ids only
-
-
-class Peers(Protocol):
-    """The part of the Raft host that reaches other brokers (tinymq.raft.Host)."""
-
-    def leader_of(self, group_id: GroupId) -> tuple[int, int] | None: ...
-    async def request(self, broker_id: int, method: str, body: bytes, timeout_s: float) -> bytes: ...
 
 
 class Copied(NamedTuple):

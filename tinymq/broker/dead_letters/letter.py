@@ -36,7 +36,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class DeadRecord:
+class DeadLetter:
     """A record that a queue group gives up, as the leader of the group knows it.
 
     `reason` and `traceback` come from a worker, and are cut to REASON_BYTES_MAX and TRACEBACK_BYTES_MAX.
@@ -62,7 +62,7 @@ class Origin:
     lost: bool
 
 
-def letter_headers(record: DeadRecord, topic: str, partition: int, group: str) -> list[tuple[str, bytes]]:
+def letter_headers(record: DeadLetter, topic: str, partition: int, group: str) -> list[tuple[str, bytes]]:
     """The headers that a burial adds to those of the original."""
     headers = [
         (TOPIC, topic.encode()),

@@ -15,7 +15,7 @@ from tinymq.broker.dead_letters.copy_ids import RUN_BYTES, redrive_id
 from tinymq.broker.dead_letters.courier import NO_SEARCH, Courier
 from tinymq.broker.dead_letters.letter import REDRIVE_GROUP, REDRIVEN_FROM, origin, strip
 from tinymq.broker.dead_letters.queue_commands import settle
-from tinymq.broker.groups.definition import Group
+from tinymq.broker.groups.definition import GroupDefinition
 from tinymq.broker.groups.groups import Groups
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
@@ -114,7 +114,7 @@ class Redrive:
         """The name of the topic's own group, which is made at first use."""
         name = self._name_of(partition)
         if name not in partition.state.queue_groups.by_name:
-            wanted = Group(name, GroupKind.QUEUE, (name,))
+            wanted = GroupDefinition(name, GroupKind.QUEUE, (name,))
             await self._groups.create(wanted, GROUP_S, exist_ok=True)
         return name
 

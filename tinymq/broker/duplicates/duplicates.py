@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tinymq.base.types import Position
 from tinymq.broker.duplicates.message_ids import CopyId, RecordId, UncommittedIds, record_id
 from tinymq.broker.duplicates.uncommitted_producers import UncommittedProducers
-from tinymq.broker.state.producers import Producer, judge
+from tinymq.broker.state.producers import ProducerState, judge
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.batch import BatchHeader
 from tinymq.format.delayed import STAGED_HEAD_SIZE
@@ -43,11 +43,11 @@ class Duplicates:
     def is_empty(self) -> bool:
         return not len(self._producers) and not len(self._ids)
 
-    def latest_producer(self, producer_id: int) -> Producer | None:
+    def latest_producer(self, producer_id: int) -> ProducerState | None:
         """The producer as of its newest batch, committed or not."""
         return self._producers.projected(self._state.producers, producer_id)
 
-    def find_batch(self, producer: Producer | None, header: BatchHeader) -> Original | None:
+    def find_batch(self, producer: ProducerState | None, header: BatchHeader) -> Original | None:
         """The first copy of a producer's batch; None: the batch is new. Raises Fenced, OutOfOrderSequence,
         UnknownProducer."""
         known = judge(producer, header)
@@ -64,7 +64,12 @@ class Duplicates:
         return found, None if first is None else Original(*first)
 
     def appended(
-        self, header: BatchHeader, producer: Producer | None, identity: RecordId | None, position: Position, place: int
+        self,
+        header: BatchHeader,
+        producer: ProducerState | None,
+        identity: RecordId | None,
+        position: Position,
+        place: int,
     ) -> None:
         """Note a batch that is appended at `position`. `producer` is as before it."""
         at = Position(position.index, position.term, place, position.append_time_us)
@@ -74,7 +79,7 @@ class Duplicates:
         if identity is not None:
             self._ids.appended(identity.stored, at)
 
-    def skipped(self, header: BatchHeader, producer: Producer | None, position: Position, first: Original) -> None:
+    def skipped(self, header: BatchHeader, producer: ProducerState | None, position: Position, first: Original) -> None:
         """Note the command at `position` that skips a batch, because its record is stored already."""
         self._producers.skipped(header, producer, position, first.place)
 

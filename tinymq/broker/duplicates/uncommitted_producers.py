@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinymq.base.types import Position
-from tinymq.broker.state.producers import Producer, Producers, RememberedBatch, extend
+from tinymq.broker.state.producers import Producers, ProducerState, RememberedBatch, extend
 from tinymq.format.batch import BatchHeader, read_producer_id
 
 
@@ -13,7 +13,7 @@ from tinymq.format.batch import BatchHeader, read_producer_id
 class _Ahead:
     """A producer with uncommitted batches."""
 
-    producer: Producer
+    producer: ProducerState
     uncommitted: list[tuple[int, RememberedBatch]]  # (index, batch), oldest first; the producer's newest epoch only
     last_index: int
 
@@ -30,12 +30,12 @@ class UncommittedProducers:
     def __len__(self) -> int:
         return len(self._ahead)
 
-    def projected(self, applied: Producers, producer_id: int) -> Producer | None:
+    def projected(self, applied: Producers, producer_id: int) -> ProducerState | None:
         """The producer against which its next batch is judged."""
         ahead = self._ahead.get(producer_id)
         return ahead.producer if ahead is not None else applied.get(producer_id)
 
-    def appended(self, header: BatchHeader, before: Producer | None, position: Position) -> None:
+    def appended(self, header: BatchHeader, before: ProducerState | None, position: Position) -> None:
         """Note a batch at `position`. `before` is its producer as `projected` returned it."""
         producer = extend(before, header, position.base_offset, position.append_time_us)
         ahead = self._ahead.get(header.producer_id)
@@ -47,7 +47,7 @@ class UncommittedProducers:
             ahead.producer, ahead.last_index = producer, position.index
             ahead.uncommitted.append(batch)
 
-    def skipped(self, header: BatchHeader, before: Producer | None, position: Position, place: int) -> None:
+    def skipped(self, header: BatchHeader, before: ProducerState | None, position: Position, place: int) -> None:
         """Note the command at `position` that skips a batch: its record is stored already, at `place`."""
         at = Position(position.index, position.term, place, position.append_time_us)
         self._skipped[position.index] = header.producer_id

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tinymq.base.errors import InvalidConfig, WrongKind
 from tinymq.base.group_config import FIXED_SETTINGS, LEASE_SETTINGS, GroupKind, parse_group_settings
-from tinymq.broker.groups.definition import Group
+from tinymq.broker.groups.definition import GroupDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Alteration:
     command_id: bytes = b""
 
 
-def altered(group: Group, change: Alteration) -> Group:
+def altered(group: GroupDefinition, change: Alteration) -> GroupDefinition:
     """The group after the change; the same value if the group has those settings already.
 
     Raises InvalidConfig for a setting that groups of this kind do not have or cannot change; WrongKind for a pause of a
@@ -41,7 +41,7 @@ def altered(group: Group, change: Alteration) -> Group:
     return replace(group, settings=settings, paused=paused, altered_by=change.command_id)
 
 
-def agreed_settings(before: Group, after: Group) -> list[str]:
+def agreed_settings(before: GroupDefinition, after: GroupDefinition) -> list[str]:
     """The changed settings on which granted leases depend. They may change only while no record is leased."""
     if before.kind is not GroupKind.QUEUE:
         return []

@@ -21,7 +21,7 @@ import structlog
 from tinymq.base.clock import Clock
 from tinymq.base.errors import AlreadyExists, NotLeader, NotReady, TinymqError, UnknownGroup
 from tinymq.base.types import GroupId
-from tinymq.broker.groups.definition import Group
+from tinymq.broker.groups.definition import GroupDefinition
 from tinymq.broker.groups.group_list import GroupList
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.replicas.replica_host import ReplicaHost
@@ -81,7 +81,7 @@ class CursorKeeper:
         self._due[group] = None
         self._wake.set()
 
-    def expected(self, topic: str) -> tuple[Group, ...]:
+    def expected(self, topic: str) -> tuple[GroupDefinition, ...]:
         """The groups whose cursors a partition of the topic needs before its first record."""
         return self._groups.of_topic(topic)
 

@@ -9,26 +9,26 @@ from tinymq.base.errors import InvalidConfig
 from tinymq.base.group_config import GroupKind, is_pattern
 from tinymq.base.topic_config import Retention, Storage, TopicConfig
 from tinymq.base.types import TOPIC_NAME_LENGTH_MAX, check_topic_name, check_user_topic
-from tinymq.broker.groups.definition import Group
+from tinymq.broker.groups.definition import GroupDefinition
 from tinymq.registry.state.values import TopicRecord
 
 SUFFIX = ".dlq"
 
 
-def dead_letter_topic(group: Group, topic: str) -> str | None:
+def dead_letter_topic(group: GroupDefinition, topic: str) -> str | None:
     """The name of the topic to which the group buries records of `topic`; None: it drops them, with a log line."""
     named: str | None = group.config()["dlq"]
     return topic + SUFFIX if named == "" else named
 
 
-def has_dead_letters(topic: str, groups: Iterable[Group]) -> bool:
+def has_dead_letters(topic: str, groups: Iterable[GroupDefinition]) -> bool:
     """Whether a topic is for dead letters. Records that a group gives up there are not buried a second time."""
     if topic.endswith(SUFFIX):
         return True
     return any(group.kind is GroupKind.QUEUE and group.config()["dlq"] == topic for group in groups)
 
 
-def check_dead_letters(group: Group, topics: Iterable[TopicRecord]) -> None:
+def check_dead_letters(group: GroupDefinition, topics: Iterable[TopicRecord]) -> None:
     """Raises InvalidConfig if the group's dead letters would be less durable than their source, or if the name of
     their topic would be invalid. `topics`: all topics of the cluster."""
     if group.kind is not GroupKind.QUEUE:

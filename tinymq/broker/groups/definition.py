@@ -35,7 +35,7 @@ class GroupPhase(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupDefinition:
     """A consumer group. Its members and cursors are stored elsewhere (docs/groups.md)."""
 
     name: str
@@ -67,7 +67,7 @@ class Group:
         """All settings, the defaults included."""
         return parse_group_settings(self.kind, self.settings)
 
-    def in_phase(self, phase: GroupPhase) -> Group:
+    def in_phase(self, phase: GroupPhase) -> GroupDefinition:
         return replace(self, phase=phase)
 
     def pack(self) -> bytes:
@@ -84,11 +84,11 @@ class Group:
         ).SerializeToString(deterministic=True)
 
 
-def parse_group(record: MetadataRecord) -> Group:
+def parse_group(record: MetadataRecord) -> GroupDefinition:
     """The group of a registry record. Raises CorruptData."""
     try:
         stored = pb.Group.FromString(record.value)
-        return Group(
+        return GroupDefinition(
             name=record.name,
             kind=_KIND_OF[stored.kind],
             topics=tuple(stored.topics),
@@ -105,7 +105,7 @@ def parse_group(record: MetadataRecord) -> Group:
         raise CorruptData(f"the record of group {record.name!r} is not one of this build") from None
 
 
-def check_group(group: Group) -> Group:
+def check_group(group: GroupDefinition) -> GroupDefinition:
     """Return the group if it is valid. Raises InvalidName, InvalidRequest, InvalidConfig."""
     check_channel_name(group.name)
     if not 0 < len(group.topics) <= TOPICS_MAX or len(set(group.topics)) != len(group.topics):

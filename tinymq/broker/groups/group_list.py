@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from tinymq.base.errors import CorruptData
-from tinymq.broker.groups.definition import RECORD_KIND, Group, parse_group
+from tinymq.broker.groups.definition import RECORD_KIND, GroupDefinition, parse_group
 from tinymq.registry.service import RegistryService
 
 logger = structlog.get_logger("tinymq.broker")
@@ -16,22 +16,22 @@ class GroupList:
 
     def __init__(self, registry: RegistryService) -> None:
         self._registry = registry
-        self._groups: dict[str, Group] = {}
-        self._by_topic: dict[str, tuple[Group, ...]] = {}  # cache of `of_topic`
+        self._groups: dict[str, GroupDefinition] = {}
+        self._by_topic: dict[str, tuple[GroupDefinition, ...]] = {}  # cache of `of_topic`
 
     def start(self) -> None:
         """Follow the registry from now on."""
         self._registry.watch_records(RECORD_KIND, self._read)
         self._read()
 
-    def get(self, name: str) -> Group | None:
+    def get(self, name: str) -> GroupDefinition | None:
         return self._groups.get(name)
 
-    def all(self) -> list[Group]:
+    def all(self) -> list[GroupDefinition]:
         """All groups, by name."""
         return [self._groups[name] for name in sorted(self._groups)]
 
-    def of_topic(self, topic: str) -> tuple[Group, ...]:
+    def of_topic(self, topic: str) -> tuple[GroupDefinition, ...]:
         """The groups that need a cursor in each partition of a topic."""
         if not self._groups:
             return ()

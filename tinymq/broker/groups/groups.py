@@ -36,7 +36,7 @@ from tinymq.base.types import GroupId
 from tinymq.broker.groups.alteration import Alteration, agreed_settings, altered
 from tinymq.broker.groups.cursor_keeper import METHOD, CursorKeeper
 from tinymq.broker.groups.dead_letter_topic import check_dead_letters
-from tinymq.broker.groups.definition import RECORD_KIND, Group, GroupPhase, check_group
+from tinymq.broker.groups.definition import RECORD_KIND, GroupDefinition, GroupPhase, check_group
 from tinymq.broker.groups.group_list import GroupList
 from tinymq.proto import group_pb2 as wire
 from tinymq.registry.service import RegistryService
@@ -114,7 +114,7 @@ class Groups:
         except TinymqError as error:
             raise NotReady(f"the registry's leader does not answer: {error.message}") from error
 
-    async def get(self, name: str) -> Group:
+    async def get(self, name: str) -> GroupDefinition:
         """A group, as of a moment during this call. Raises UnknownGroup, NotReady."""
         await self.refresh()
         group = self.known.get(name)
@@ -122,7 +122,7 @@ class Groups:
             raise UnknownGroup(f"no group {name[:300]!r}")
         return group
 
-    async def create(self, wanted: Group, timeout_s: float, *, exist_ok: bool) -> Group:
+    async def create(self, wanted: GroupDefinition, timeout_s: float, *, exist_ok: bool) -> GroupDefinition:
         """Make a group. Returns when its cursor is in every partition of its topics.
 
         With `exist_ok`, an existing group of that name and kind is accepted; its topics and settings do not change.
@@ -151,7 +151,7 @@ class Groups:
             made = True
             logger.info("group_making", group=wanted.name, kind=wanted.kind.value, topics=wanted.topics)
 
-    async def alter(self, name: str, change: Alteration, timeout_s: float, *, dry_run: bool = False) -> Group:
+    async def alter(self, name: str, change: Alteration, timeout_s: float, *, dry_run: bool = False) -> GroupDefinition:
         """Change settings of a group, pause it, or resume it. Returns when every leader of its partitions that can be
         reached follows the change.
 
@@ -212,7 +212,7 @@ class Groups:
 
     # ---- the steps ------------------------------------------------------------------------------------------
 
-    async def _complete(self, group: Group, deadline_s: float) -> Group:
+    async def _complete(self, group: GroupDefinition, deadline_s: float) -> GroupDefinition:
         """Bring a group from MAKING to READY."""
         if group.phase is GroupPhase.READY:
             return group
@@ -235,7 +235,7 @@ class Groups:
         finally:
             self._driven.discard(group.name)
 
-    async def _remove(self, group: Group, deadline_s: float) -> int:
+    async def _remove(self, group: GroupDefinition, deadline_s: float) -> int:
         """Delete a group in any phase, its record last. Returns how many of its burials ended unfinished."""
         self._driven.add(group.name)
         try:
@@ -259,7 +259,7 @@ class Groups:
         finally:
             self._driven.discard(group.name)
 
-    async def everywhere(self, group: Group, deadline_s: float, errand: Errand) -> int:
+    async def everywhere(self, group: GroupDefinition, deadline_s: float, errand: Errand) -> int:
         """Wait until the leader of every partition of the group's topics has done the errand.
 
         Returns the sum of the leaders' answers: how many burials ended, or how many records are leased. Raises
@@ -284,7 +284,7 @@ class Groups:
                 await self._clock.sleep(LOOK_S)
 
     async def _ask_leaders(
-        self, group: Group, missing: list[GroupId], confirmed: dict[GroupId, int], errand: Errand
+        self, group: GroupDefinition, missing: list[GroupId], confirmed: dict[GroupId, int], errand: Errand
     ) -> dict[str, str]:
         """Ask the leaders of `missing`, and note their answers in `confirmed`. Returns why the others failed."""
         by_leader: dict[int, list[GroupId]] = {}
@@ -327,7 +327,7 @@ class Groups:
             raise AlreadyExists(taken[0], hint="choose another name, or delete the channel")
         return reasons
 
-    def _places(self, group: Group) -> list[GroupId]:
+    def _places(self, group: GroupDefinition) -> list[GroupId]:
         topics = [topic for topic in self._registry.get_all_topics() if group.reads(topic.name)]
         return [queue.group for topic in topics for queue in topic.queues]
 
@@ -351,7 +351,7 @@ class Groups:
                     logger.info("group_unfinished", group=group.name, error=error.code, reason=str(error))
 
 
-def _check_same(present: Group, wanted: Group, exist_ok: bool) -> None:
+def _check_same(present: GroupDefinition, wanted: GroupDefinition, exist_ok: bool) -> None:
     """Raises unless `present` is the group that the caller wants, or that an earlier attempt of the same call made."""
     if present.phase is GroupPhase.DELETING:
         raise NotReady(f"group {present.name!r} is being deleted", hint="try again when that is done")

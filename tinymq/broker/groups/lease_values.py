@@ -119,7 +119,7 @@ class Session:
     closed_s: float | None = None  # when the connection ended; None: it is open
 
 
-class Verdict(Enum):
+class SettlementResult(Enum):
     """The answer to a settlement."""
 
     DONE = "done"  # the record is settled already, or the verb needs no entry in the log

@@ -18,7 +18,16 @@ from tinymq.broker.groups.dead_records import DeadRecords
 from tinymq.broker.groups.key_order import KeyOrder
 from tinymq.broker.groups.lease_expiry import Expiry, expire_leases
 from tinymq.broker.groups.lease_proposals import LeaseProposals
-from tinymq.broker.groups.lease_values import AppliedQueue, Era, Grant, Lease, Proposal, QueueSettings, Session, Verdict
+from tinymq.broker.groups.lease_values import (
+    AppliedQueue,
+    Era,
+    Grant,
+    Lease,
+    Proposal,
+    QueueSettings,
+    Session,
+    SettlementResult,
+)
 from tinymq.broker.state.queue_group import REJECTED, Charge, Failure, QueueGroup
 
 MARK_STEP = 1000  # records by which the mark rises at a time
@@ -269,45 +278,45 @@ class QueueLeases:
 
     # ---- settlements
 
-    def ack(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
+    def ack(self, session: bytes, connection: int, grant: Grant, now_s: float) -> SettlementResult:
         """Settle a record that its worker has processed. An ack of an older grant counts if no newer one is leased."""
         verdict = self._judge(session, connection, grant, now_s)
         if verdict is not None:
             return verdict
         lease = self.leases.get(grant.offset)
         if lease is not None and (lease.session != session or lease.grant[1:3] != grant[1:3]):
-            return Verdict.LOST
+            return SettlementResult.LOST
         self.leases.pop(grant.offset, None)
         self._proposals.ack(grant.offset)
-        return Verdict.PROPOSED
+        return SettlementResult.PROPOSED
 
-    def nack(self, session: bytes, connection: int, grant: Grant, delay_ms: int, now_s: float) -> Verdict:
+    def nack(self, session: bytes, connection: int, grant: Grant, delay_ms: int, now_s: float) -> SettlementResult:
         """Charge a failed delivery: the record is granted again after `delay_ms`. Only the newest grant counts."""
         return self._fail(session, connection, grant, Charge(grant.offset, grant.delivery, delay_ms), now_s)
 
-    def reject(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
+    def reject(self, session: bytes, connection: int, grant: Grant, now_s: float) -> SettlementResult:
         """Have a record buried, because no further delivery can succeed. Only the newest grant counts."""
         return self._fail(session, connection, grant, Charge(grant.offset, grant.delivery | REJECTED, 0), now_s)
 
-    def _fail(self, session: bytes, connection: int, grant: Grant, charge: Charge, now_s: float) -> Verdict:
+    def _fail(self, session: bytes, connection: int, grant: Grant, charge: Charge, now_s: float) -> SettlementResult:
         verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
         if verdict is not None:
             return verdict
         del self.leases[grant.offset]
         self.propose(Proposal(self.era, charges=(charge,)))
-        return Verdict.PROPOSED
+        return SettlementResult.PROPOSED
 
-    def release(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict:
+    def release(self, session: bytes, connection: int, grant: Grant, now_s: float) -> SettlementResult:
         """Free a record that its worker gives back unstarted."""
         verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
         if verdict is None and self.leases[grant.offset].started:
-            verdict = Verdict.LOST
+            verdict = SettlementResult.LOST
         if verdict is not None:
             return verdict
         self.take_back(grant.offset)
-        return Verdict.DONE
+        return SettlementResult.DONE
 
-    def extend(self, session: bytes, connection: int, grant: Grant, started: bool, now_s: float) -> Verdict:
+    def extend(self, session: bytes, connection: int, grant: Grant, started: bool, now_s: float) -> SettlementResult:
         """Extend the lease of a record, because its worker still processes it or begins to (`started`)."""
         verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
         if verdict is not None:
@@ -316,25 +325,25 @@ class QueueLeases:
         lease.started = lease.started or started
         lease.until_s = max(lease.until_s, min(now_s + self._settings.lease_s, lease.granted_s + HOLD_S_MAX))
         lease.asked_until_s = None
-        return Verdict.DONE
+        return SettlementResult.DONE
 
-    def _judge(self, session: bytes, connection: int, grant: Grant, now_s: float) -> Verdict | None:
+    def _judge(self, session: bytes, connection: int, grant: Grant, now_s: float) -> SettlementResult | None:
         """The verdict that is the same for every kind of settlement; None: carry the settlement out."""
         if not self.hear(session, connection, now_s):
-            return Verdict.LATER
+            return SettlementResult.LATER
         if grant.era != self.era:
-            return Verdict.LOST
+            return SettlementResult.LOST
         if self.is_settled(grant.offset):
-            return Verdict.DONE
+            return SettlementResult.DONE
         if grant.offset in self._group.burials:
-            return Verdict.LOST
+            return SettlementResult.LOST
         # Another settlement of this record, or a charge, is under way: its outcome decides about this one.
-        return Verdict.LATER if grant.offset in self._proposals.pending else None
+        return SettlementResult.LATER if grant.offset in self._proposals.pending else None
 
-    def check_newest(self, session: bytes, grant: Grant) -> Verdict | None:
+    def check_newest(self, session: bytes, grant: Grant) -> SettlementResult | None:
         lease = self.leases.get(grant.offset)
         newest = lease is not None and lease.session == session and lease.grant[1:3] == grant[1:3]
-        return None if newest else Verdict.LOST
+        return None if newest else SettlementResult.LOST
 
     # ---- time
 

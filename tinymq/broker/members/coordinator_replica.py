@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from tinymq.base.errors import CorruptData, NotLeader, OutcomeUnknown, TinymqError, VersionConflict
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, PartitionId, Position
-from tinymq.broker.members.group_members import Change, Member, Members, Owned, changed
+from tinymq.broker.members.group_members import Member, Members, MembersDelta, Owned, changed
 from tinymq.broker.transactions.commands import COMMAND_VERSION, Command, pack_command
 from tinymq.broker.transactions.rules import Refusal
 from tinymq.broker.transactions.sink_application import SinkApplication
@@ -105,7 +105,7 @@ class CoordinatorReplica:
                 leader_epoch=self._group.term if self._group is not None else None,
             )
 
-    async def commit(self, name: str, state: Members, change: Change, *, remove: bool = False) -> None:
+    async def commit(self, name: str, state: Members, change: MembersDelta, *, remove: bool = False) -> None:
         """Commit and apply a change that was decided on `state`.
 
         Raises NotLeader, OutcomeUnknown, and VersionConflict if the group has a newer revision: then nothing was done.
@@ -218,7 +218,7 @@ class CoordinatorReplica:
 # ---- the bytes ----------------------------------------------------------------------------------------------
 
 
-def pack_change(name: str, state: Members, change: Change, *, remove: bool) -> bytes:
+def pack_change(name: str, state: Members, change: MembersDelta, *, remove: bool) -> bytes:
     said = pb.MembersChange(
         group=name, group_id=state.group_id, revision=state.revision, remove=remove, counter=change.counter
     )
@@ -235,10 +235,10 @@ def pack_change(name: str, state: Members, change: Change, *, remove: bool) -> b
     return said.SerializeToString(deterministic=True)
 
 
-def _parse_change(said: pb.MembersChange) -> Change:
+def _parse_change(said: pb.MembersChange) -> MembersDelta:
     members: dict[str, Member | None] = {m.name: _parse_member(m) for m in said.members}
     owned: dict[PartitionId, Owned | None] = {PartitionId(o.topic_id, o.partition): _parse_owned(o) for o in said.owned}
-    return Change(
+    return MembersDelta(
         members=members | dict.fromkeys(said.left),
         owned=owned | {PartitionId(place.topic_id, place.partition): None for place in said.freed},
         counter=said.counter,

@@ -1,7 +1,7 @@
 """The replicated state of one stream group: its members, which of them owns which partition, and the newest epoch.
 
-Values only. A `Change` leads from one revision of the state to the next. The coordinator decides changes by rules.py,
-and every replica of its partition applies them.
+Values only. A `MembersDelta` leads from one revision of the state to the next. The coordinator decides it by rules.py,
+and every replica of its partition applies it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MembersDelta:
     """A step from one revision to the next. A value None in `members` or `owned` removes the entry."""
 
     members: Mapping[str, Member | None] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Change:
         return bool(self.members or self.owned or self.counter)
 
 
-def changed(state: Members, change: Change) -> Members:
+def changed(state: Members, change: MembersDelta) -> Members:
     """The next revision."""
     members = {**state.members, **change.members}
     owned = {**state.owned, **change.owned}

@@ -15,7 +15,7 @@ from tinymq.broker.state.state import PartitionState
 
 
 class ExpectedGroup(Protocol):
-    """A group that reads the partition's topic (tinymq.broker.groups.definition.Group)."""
+    """A group that reads the partition's topic (tinymq.broker.groups.definition.GroupDefinition)."""
 
     @property
     def name(self) -> str: ...

@@ -37,7 +37,7 @@ from tinymq.broker.state.cursors import CursorVerdict
 from tinymq.broker.state.delayed import delayed_place
 from tinymq.broker.state.holds import Hold
 from tinymq.broker.state.outcome import CommandOutcome
-from tinymq.broker.state.producers import PRODUCERS_MAX, Producer
+from tinymq.broker.state.producers import PRODUCERS_MAX, ProducerState
 from tinymq.broker.state.staged import Totals
 from tinymq.broker.state.state import PartitionState
 from tinymq.broker.transactions.led_transactions import AskCoordinator
@@ -226,7 +226,7 @@ class Partition:
         elif acks is not Acks.NONE:
             done(produced)
 
-    def _skip(self, header: BatchHeader, producer: Producer | None, first: Original) -> Original:
+    def _skip(self, header: BatchHeader, producer: ProducerState | None, first: Original) -> Original:
         """Note that a record is a duplicate by its message id. Returns what its answer depends on."""
         if not header.producer_id:
             return first

@@ -13,7 +13,7 @@ from tinymq.base.errors import QuotaExceeded
 RETRY_AFTER_MS = 500
 
 
-class Waiting(Protocol):
+class WaitingFetch(Protocol):
     """A fetch that waits."""
 
     def expire(self) -> None:
@@ -64,21 +64,21 @@ class FetchShare:
 
     def __init__(self, waits: FetchWaits) -> None:
         self._waits = waits
-        self._fetches: dict[Waiting, None] = {}
+        self._fetches: dict[WaitingFetch, None] = {}
 
     def __len__(self) -> int:
         return len(self._fetches)
 
-    def enter(self, fetch: Waiting) -> None:
+    def enter(self, fetch: WaitingFetch) -> None:
         """Let `fetch` wait until it calls `leave`. Raises QuotaExceeded if it may not wait."""
         self._waits.make_room(self)
         self._fetches[fetch] = None
         self._waits.entered(self)
 
-    def leave(self, fetch: Waiting) -> None:
+    def leave(self, fetch: WaitingFetch) -> None:
         """The wait is over."""
         del self._fetches[fetch]
         self._waits.left(self)
 
-    def oldest(self) -> Waiting:
+    def oldest(self) -> WaitingFetch:
         return next(iter(self._fetches))

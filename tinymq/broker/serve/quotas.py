@@ -59,9 +59,9 @@ class Rate:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def share(self, client: str) -> Share:
+    def share(self, client: str) -> ClientQuota:
         """One client's quota, for as long as its stream or call lasts."""
-        return Share(self, client[:CLIENT_CHARS_MAX])
+        return ClientQuota(self, client[:CLIENT_CHARS_MAX])
 
     def owed_s(self, client: str) -> float:
         """The seconds that `client` would have to wait before it is served."""
@@ -114,7 +114,7 @@ class Rate:
             await self._clock.sleep(wait_s)
 
 
-class Share:
+class ClientQuota:
     """One client's quota."""
 
     __slots__ = ("_client", "_rate")

@@ -25,7 +25,7 @@ _RECORDS, _RECORDS_AT = struct.Struct("<QI"), 36  # its base offset and record c
 
 
 @dataclass(slots=True)
-class Sent:
+class ScanProgress:
     """What this broker sent to one scan from one partition, in one role."""
 
     group: GroupId
@@ -55,7 +55,7 @@ class Scans:
         self._clock = clock
         self._scans_max, self._rows_max, self._all_rows_max = scans_max, rows_max, all_rows_max
         # Both levels are ordered by use: the most recently counted scan is last, and so is its most recent row.
-        self._scans: OrderedDict[str, OrderedDict[tuple[GroupId, bool], Sent]] = OrderedDict()
+        self._scans: OrderedDict[str, OrderedDict[tuple[GroupId, bool], ScanProgress]] = OrderedDict()
         self._rows = 0  # invariant: the number of rows of all scans
 
     def count(self, scan_id: str, group: GroupId, leader: bool, size: int, records: int) -> None:
@@ -68,7 +68,7 @@ class Scans:
         key = group, leader
         sent = rows.get(key)
         if sent is None:
-            sent = rows[key] = Sent(group, leader)
+            sent = rows[key] = ScanProgress(group, leader)
             self._rows += 1
             self._forget(rows)
         else:
@@ -77,7 +77,7 @@ class Scans:
         sent.records += records
         sent.last_s = self._clock.monotonic()
 
-    def describe(self, scan_id: str) -> list[Sent]:
+    def describe(self, scan_id: str) -> list[ScanProgress]:
         """The counts of one scan by partition and role. Empty if the scan is not known, or forgotten."""
         return list(self._scans.get(scan_id, {}).values())
 
@@ -89,7 +89,7 @@ class Scans:
         """Milliseconds since `last_s`."""
         return max(0, round((self._clock.monotonic() - last_s) * 1000))
 
-    def _forget(self, newest: OrderedDict[tuple[GroupId, bool], Sent]) -> None:
+    def _forget(self, newest: OrderedDict[tuple[GroupId, bool], ScanProgress]) -> None:
         if len(newest) > self._rows_max:
             newest.popitem(last=False)
             self._rows -= 1
@@ -98,7 +98,7 @@ class Scans:
             self._rows -= len(rows)
 
 
-def _total(scan_id: str, rows: list[Sent]) -> Total:
+def _total(scan_id: str, rows: list[ScanProgress]) -> Total:
     return Total(
         scan_id,
         sum(row.bytes for row in rows),

@@ -34,7 +34,7 @@ class RememberedBatch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Producer:
+class ProducerState:
     """One producer's newest epoch, as of some point of the log."""
 
     epoch: int
@@ -47,7 +47,7 @@ class Producer:
         return last.first_sequence + last.record_count
 
 
-def judge(producer: Producer | None, header: BatchHeader) -> RememberedBatch | None:
+def judge(producer: ProducerState | None, header: BatchHeader) -> RememberedBatch | None:
     """Judge a batch: None means append it, and a RememberedBatch means that it is a duplicate of that batch.
 
     `producer` is None if the partition does not remember it. Raises Fenced, OutOfOrderSequence, UnknownProducer.
@@ -73,12 +73,12 @@ def judge(producer: Producer | None, header: BatchHeader) -> RememberedBatch | N
     )
 
 
-def extend(producer: Producer | None, header: BatchHeader, place: int, append_time_us: int) -> Producer:
+def extend(producer: ProducerState | None, header: BatchHeader, place: int, append_time_us: int) -> ProducerState:
     """The producer after one more batch. Every batch of the log counts, whether or not it is in sequence."""
     batch = RememberedBatch(header.first_sequence, header.record_count, place, append_time_us)
     if producer is None or producer.epoch != header.producer_epoch:
-        return Producer(header.producer_epoch, append_time_us, [batch])
-    return Producer(producer.epoch, append_time_us, [*producer.batches[1 - BATCHES_MAX :], batch])
+        return ProducerState(header.producer_epoch, append_time_us, [batch])
+    return ProducerState(producer.epoch, append_time_us, [*producer.batches[1 - BATCHES_MAX :], batch])
 
 
 def skipped_header(skip: pb.SkipDuplicate) -> BatchHeader:
@@ -101,12 +101,12 @@ class Producers:
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
         self._max = producers_max
-        self._producers: OrderedDict[int, Producer] = OrderedDict()  # by id; the least recent append first
+        self._producers: OrderedDict[int, ProducerState] = OrderedDict()  # by id; the least recent append first
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def get(self, producer_id: int) -> Producer | None:
+    def get(self, producer_id: int) -> ProducerState | None:
         return self._producers.get(producer_id)
 
     def add(self, header: BatchHeader, place: int, append_time_us: int) -> None:
@@ -127,7 +127,7 @@ class Producers:
 
     def load(self, data: bytes) -> None:
         """The inverse of `dump`. Raises CorruptData for anything that `dump` cannot write, and changes nothing then."""
-        producers: OrderedDict[int, Producer] = OrderedDict()
+        producers: OrderedDict[int, ProducerState] = OrderedDict()
         position = 0
         try:
             while position < len(data):
@@ -137,7 +137,7 @@ class Producers:
                 batches = [RememberedBatch(*fields) for fields in _BATCH.iter_unpack(data[position:end])]
                 if not 1 <= count <= BATCHES_MAX or len(batches) != count or producer_id in producers:
                     raise CorruptData("the applied state's producers are out of range")
-                producers[producer_id] = Producer(epoch, time_us, batches)
+                producers[producer_id] = ProducerState(epoch, time_us, batches)
                 position = end
             if len(producers) > self._max:
                 raise CorruptData("the applied state's producers are more than it remembers")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tinymq.base.clock import Clock
 from tinymq.base.errors import Fenced, LeaseLost, NotReady, OutcomeUnknown, SessionEnded, TinymqError, UnknownGroup
 from tinymq.base.meter import Meter
-from tinymq.broker.groups.lease_values import Era, Grant, Proposal, QueueSettings, Verdict, has_settled
+from tinymq.broker.groups.lease_values import Era, Grant, Proposal, QueueSettings, SettlementResult, has_settled
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.state.cursor import CursorKind
@@ -26,7 +26,7 @@ from tinymq.broker.work.deliveries import Deliveries
 from tinymq.broker.work.granted_records import GrantedRecords
 from tinymq.broker.work.key_reader import KeyReader
 from tinymq.broker.work.last_failures import DeadRecord, LastFailures
-from tinymq.broker.work.limits import GroupLimits, Share, active_sessions
+from tinymq.broker.work.limits import GroupLimits, GroupShare, active_sessions
 from tinymq.broker.work.windows import Blocked, Obstacle, full_window, has_room
 
 COMMAND_S = 86_400.0  # practically no deadline: only the commit or a new leader decides the outcome of a command
@@ -48,7 +48,7 @@ class GroupLeader:
         self.group_id = group_id
         self.settings = settings
         self.limits = GroupLimits()
-        self.share = Share(clock.monotonic())
+        self.share = GroupShare(clock.monotonic())
         self.version = 0  # of the registry's record that gave `settings` and `limits`
         self.term = partition.group.term
         self.over = False
@@ -137,15 +137,15 @@ class GroupLeader:
         proposed: dict[int, Grant] = {}
         for grant in grants:
             verdict = self._settle_one(at, verb, grant, delay_ms, now_s)
-            if verdict is Verdict.PROPOSED:
+            if verdict is SettlementResult.PROPOSED:
                 proposed[grant.offset] = grant
                 if verb is Verb.ACK:
                     self.failures.forget(grant.offset)
                 else:
                     self.failures.note_verb(verb, grant, error, at.worker, self.partition.group.append_time_now_us())
-            elif verdict is Verdict.LOST:
+            elif verdict is SettlementResult.LOST:
                 lost.append(grant)
-            elif verdict is Verdict.LATER:
+            elif verdict is SettlementResult.LATER:
                 later.append(grant)
         refused = [Refused(_lost(self), lost)] if lost else []
         if later:
@@ -156,7 +156,9 @@ class GroupLeader:
         else:
             settlement.answer()
 
-    def _settle_one(self, at: Attachment, verb: Verb, grant: Grant, delay_ms: int | None, now_s: float) -> Verdict:
+    def _settle_one(
+        self, at: Attachment, verb: Verb, grant: Grant, delay_ms: int | None, now_s: float
+    ) -> SettlementResult:
         leases, session, connection = self.leases, at.session, at.connection
         if verb is Verb.ACK:
             return leases.ack(session, connection, grant, now_s)

@@ -14,7 +14,7 @@ from tinymq.broker.work.attachment import Verb
 RECORDS_MAX = 1000  # per group and partition; above it, the record that failed least recently is forgotten
 
 
-class Cause(Enum):
+class FailureCause(Enum):
     """What ended a delivery that failed."""
 
     NACK = "nack"
@@ -23,10 +23,10 @@ class Cause(Enum):
     SESSION_ENDED = "session_ended"
 
 
-_CAUSES = {Verb.NACK: Cause.NACK, Verb.REJECT: Cause.REJECT, Verb.EXPIRE: Cause.LEASE_EXPIRED}
+_CAUSES = {Verb.NACK: FailureCause.NACK, Verb.REJECT: FailureCause.REJECT, Verb.EXPIRE: FailureCause.LEASE_EXPIRED}
 WORDS = {
-    Cause.LEASE_EXPIRED: "the lease ran out: the worker neither settled the record nor extended its lease",
-    Cause.SESSION_ENDED: "the worker died, or left without settling the record",
+    FailureCause.LEASE_EXPIRED: "the lease ran out: the worker neither settled the record nor extended its lease",
+    FailureCause.SESSION_ENDED: "the worker died, or left without settling the record",
 }
 
 
@@ -34,7 +34,7 @@ WORDS = {
 class LastFailure:
     """The last failure of a record, and the time of its first failure under this leader."""
 
-    cause: Cause
+    cause: FailureCause
     delivery: int
     error: str  # the last one that a worker reported, such as a traceback; "": none did
     worker: str  # "": not known
@@ -66,7 +66,7 @@ class LastFailures:
     def __init__(self) -> None:
         self._by_offset: dict[int, LastFailure] = {}
 
-    def note(self, offset: int, cause: Cause, delivery: int, error: str, worker: str, now_us: int) -> None:
+    def note(self, offset: int, cause: FailureCause, delivery: int, error: str, worker: str, now_us: int) -> None:
         """Note a failure. An error stays until a worker reports another one, or fails without any."""
         known = self._by_offset.pop(offset, None)
         if known is not None and cause in WORDS:
@@ -83,7 +83,7 @@ class LastFailures:
     def note_charges(self, proposals: Iterable[Proposal], now_us: int) -> None:
         """Note the charges that no worker asked for. Those of nacks and rejects are noted already."""
         for proposal in proposals:
-            cause = Cause.SESSION_ENDED if proposal.ends else Cause.LEASE_EXPIRED
+            cause = FailureCause.SESSION_ENDED if proposal.ends else FailureCause.LEASE_EXPIRED
             worker = proposal.ends.hex()[:8]
             for offset, delivery, _ in proposal.charges:
                 known, number = self._by_offset.get(offset), delivery & ~REJECTED

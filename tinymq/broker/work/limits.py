@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from tinymq.broker.groups.definition import Group
+from tinymq.broker.groups.definition import GroupDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class GroupLimits:
     paused: bool = False
 
     @classmethod
-    def of(cls, group: Group) -> GroupLimits:
+    def of(cls, group: GroupDefinition) -> GroupLimits:
         """The bounds of a group of the registry."""
         config = group.config()
         return cls(
@@ -41,7 +41,7 @@ class GroupLimits:
         return self.rate_max is not None or self.concurrency_max is not None
 
 
-class Share:
+class GroupShare:
     """One partition's share of its group's bounds."""
 
     def __init__(self, now_s: float) -> None:

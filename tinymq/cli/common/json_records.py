@@ -13,7 +13,7 @@ from typing import Any
 from tinymq.base.errors import InvalidRequest
 from tinymq.cli.common.offsets import parse_time
 
-Place = tuple[str, int]
+LinePlace = tuple[str, int]
 """A line's file and number, from 1."""
 
 KNOWN = frozenset({"topic", "partition", "offset", "timestamp", "headers"})  # and those of _bytes
@@ -31,20 +31,20 @@ class InputRecord:
     timestamp: datetime | None = None  # None: the time of sending
 
 
-Split = Callable[[bytes, Place], tuple[bytes | None, bytes]]
+Split = Callable[[bytes, LinePlace], tuple[bytes | None, bytes]]
 
 
-def plain_record(split: Split) -> Callable[[bytes, Place], InputRecord]:
+def plain_record(split: Split) -> Callable[[bytes, LinePlace], InputRecord]:
     """Return the function that reads a line as a value, with the key that `split` finds."""
 
-    def read(line: bytes, place: Place) -> InputRecord:
+    def read(line: bytes, place: LinePlace) -> InputRecord:
         key, value = split(line, place)
         return InputRecord(value, key)
 
     return read
 
 
-def json_record(line: bytes, place: Place) -> InputRecord:
+def json_record(line: bytes, place: LinePlace) -> InputRecord:
     """Read a line as a JSON object. Raises InvalidRequest, which names the line."""
     try:
         found = json.loads(line)

@@ -20,7 +20,7 @@ from tinymq.base.errors import BatchTooLarge, InvalidRequest, NotDelivered, Tiny
 from tinymq.cli.common.due import DueTime, parse_due
 from tinymq.cli.common.escapes import unescaped
 from tinymq.cli.common.exits import Exit
-from tinymq.cli.common.json_records import InputRecord, Place, json_record, plain_record
+from tinymq.cli.common.json_records import InputRecord, LinePlace, json_record, plain_record
 from tinymq.cli.common.options import Output, epilogue
 from tinymq.cli.common.output import print_json, progress, say
 from tinymq.cli.common.servers import DEFAULT_SERVERS, ServerOptions
@@ -53,7 +53,7 @@ ERRORS_SHOWN_MAX = 5
 
 
 @dataclass(slots=True)
-class Tally:
+class LineCounts:
     """Counts of lines and of their outcomes."""
 
     lines: int = 0
@@ -103,7 +103,7 @@ def produce(
         raise InvalidRequest(f"--partition and --partitioner {partitioner} exclude one another")
     due = parse_due(delay, deliver_at)
     read = reader_of(input, key, key_separator, optional=key_optional)
-    began, tally = time.monotonic(), Tally()
+    began, tally = time.monotonic(), LineCounts()
     timeout_ms = servers.timeout_ms
     try:
         with (
@@ -132,10 +132,10 @@ def produce(
 
 
 def _send_lines(
-    lines: Iterator[tuple[bytes, Place]],
-    read: Callable[[bytes, Place], InputRecord],
+    lines: Iterator[tuple[bytes, LinePlace]],
+    read: Callable[[bytes, LinePlace], InputRecord],
     send: Callable[[InputRecord], Delivery | ScheduledDelivery],
-    tally: Tally,
+    tally: LineCounts,
     advance: Callable[[int], None],
 ) -> None:
     for line, place in lines:
@@ -149,7 +149,7 @@ def _send_lines(
         _count_done(tally)
 
 
-def _wait(producer: Producer, tally: Tally) -> None:
+def _wait(producer: Producer, tally: LineCounts) -> None:
     with suppress(NotDelivered):  # the loop below collects the errors
         producer.flush()
     for delivery in tally.pending:
@@ -170,7 +170,7 @@ def _send(
 
 def reader_of(
     input: str, key: str | None, separator: str | None, *, optional: bool
-) -> Callable[[bytes, Place], InputRecord]:
+) -> Callable[[bytes, LinePlace], InputRecord]:
     """Return the function that makes a record of a line. Raises InvalidRequest as `splitter`."""
     if input != "jsonl":
         return plain_record(splitter(key, separator, optional=optional))
@@ -192,7 +192,7 @@ def parse_headers(texts: list[str]) -> list[tuple[str, bytes]]:
 
 def splitter(
     key: str | None, separator: str | None, *, optional: bool = False
-) -> Callable[[bytes, Place], tuple[bytes | None, bytes]]:
+) -> Callable[[bytes, LinePlace], tuple[bytes | None, bytes]]:
     """Return the function that splits a line into key and value.
 
     Raises InvalidRequest for options that exclude one another, and for a separator that is empty or has an unknown
@@ -212,7 +212,7 @@ def splitter(
     if not mark:
         raise InvalidRequest("the key separator is empty")
 
-    def split(line: bytes, place: Place) -> tuple[bytes | None, bytes]:
+    def split(line: bytes, place: LinePlace) -> tuple[bytes | None, bytes]:
         before, found, after = line.partition(mark)
         if found:
             return before, after
@@ -225,7 +225,7 @@ def splitter(
     return split
 
 
-def _lines(files: list[Path]) -> Iterator[tuple[bytes, Place]]:
+def _lines(files: list[Path]) -> Iterator[tuple[bytes, LinePlace]]:
     if not files:
         yield from _placed(sys.stdin.buffer, "standard input")
     for path in files:
@@ -233,7 +233,7 @@ def _lines(files: list[Path]) -> Iterator[tuple[bytes, Place]]:
             yield from _placed(file, str(path))
 
 
-def _placed(file: BinaryIO, name: str) -> Iterator[tuple[bytes, Place]]:
+def _placed(file: BinaryIO, name: str) -> Iterator[tuple[bytes, LinePlace]]:
     for number, line in enumerate(without_ends(file), 1):
         yield line, (name, number)
 
@@ -251,7 +251,7 @@ def without_ends(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterat
         yield line.removesuffix(b"\n")
 
 
-def _count_done(tally: Tally) -> None:
+def _count_done(tally: LineCounts) -> None:
     """Remove finished deliveries from the front of those that are pending, and count them."""
     while tally.pending and tally.pending[0].done():
         error = tally.pending.popleft().exception()
@@ -261,7 +261,7 @@ def _count_done(tally: Tally) -> None:
             tally.errors.append(error)
 
 
-def _report(tally: Tally, seconds: float, output: Output) -> None:
+def _report(tally: LineCounts, seconds: float, output: Output) -> None:
     for error in tally.errors:
         say(f"error: {error.message} [{error.code}]")
     for hint in dict.fromkeys(error.hint for error in tally.errors if error.hint):

@@ -12,7 +12,7 @@ from tinymq.client.admin.channels import Channels, PartitionSize
 from tinymq.client.admin.cluster_status import ClusterStatus, TopicDescription
 from tinymq.client.admin.feature_level import FeatureLevel
 from tinymq.client.admin.group_admin import AsyncGroupAdmin
-from tinymq.client.admin.holds import ENOUGH, AsyncHold, HoldDescription, Lease
+from tinymq.client.admin.holds import ENOUGH, AsyncHold, HoldDescription, HoldTerms
 from tinymq.client.admin.partition_offsets import PartitionOffsets, find_place
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.admin.schedule import AsyncSchedule
@@ -330,7 +330,9 @@ class AsyncAdmin(AsyncGroupAdmin):
         check_topic(topic)
         hold_id = self._cluster.rng.randbytes(holds.HOLD_ID_BYTES) if hold_id is None else holds.check_hold_id(hold_id)
         first, lease_s, number = read_offset(offset), holds.check_lease(lease), check_partition(partition)
-        await holds.hold_once(self._cluster, topic, number, first, Lease(hold_id, lease_s), self._timeout_s(timeout))
+        await holds.hold_once(
+            self._cluster, topic, number, first, HoldTerms(hold_id, lease_s), self._timeout_s(timeout)
+        )
         return HoldDescription(topic, number, hold_id, first, lease_s)
 
     async def hold_many(
@@ -354,13 +356,13 @@ class AsyncAdmin(AsyncGroupAdmin):
         """
         offsets = holds.read_ranges(ranges)
         lease_s = 0.0 if lease == 0 else holds.check_lease(lease)
-        lease_request = Lease(holds.check_hold_id(hold_id), lease_s, enough, light)
+        lease_request = HoldTerms(holds.check_hold_id(hold_id), lease_s, enough, light)
         name, timeout_s = check_topic(topic), self._timeout_s(timeout)
         return await holds.hold_many(self._cluster, name, offsets, lease_request, timeout_s, partial=partial)
 
     async def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
         """End a hold, whichever client made it: its records may be removed from now on. A missing hold is no error."""
-        released = Lease(holds.check_hold_id(hold_id), 0.0)
+        released = HoldTerms(holds.check_hold_id(hold_id), 0.0)
         number, timeout_s = check_partition(partition), self._timeout_s(timeout)
         await holds.hold_once(self._cluster, check_topic(topic), number, 0, released, timeout_s)
 

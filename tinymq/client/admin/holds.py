@@ -50,7 +50,7 @@ TROUBLE_MAX = 5  # the number of partitions whose errors a message quotes
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class HoldTerms:
     """The terms of a hold: whose it is, and for how long."""
 
     hold_id: bytes  # HOLD_ID_BYTES
@@ -75,7 +75,7 @@ class HoldDescription:
 
 
 async def hold_once(
-    cluster: Cluster, topic: str, partition: int, offset: int, lease: Lease, timeout_s: float
+    cluster: Cluster, topic: str, partition: int, offset: int, lease: HoldTerms, timeout_s: float
 ) -> pb.HoldOutcome:
     """Make, renew or release one hold. Raises OffsetOutOfRange, QuotaExceeded, and as `ask_leader`."""
     left = cluster.countdown(timeout_s)
@@ -96,7 +96,7 @@ async def hold_many(
     cluster: Cluster,
     topic: str,
     ranges: Mapping[int, int],
-    lease: Lease,
+    lease: HoldTerms,
     timeout_s: float,
     *,
     partial: bool = False,
@@ -182,7 +182,7 @@ async def _hold_at(
     }
 
 
-def _request(topic: Topic, ranges: Mapping[int, int], lease: Lease) -> pb.HoldRequest:
+def _request(topic: Topic, ranges: Mapping[int, int], lease: HoldTerms) -> pb.HoldRequest:
     return pb.HoldRequest(
         enough_ms=int(lease.seconds * lease.enough * 1000),
         light=lease.light,
@@ -316,7 +316,7 @@ class AsyncHold:
 
     async def _hold(self, lease_s: float, timeout_s: float) -> None:
         asked_s = self._cluster.clock.monotonic()
-        lease = Lease(self._hold_id, lease_s)
+        lease = HoldTerms(self._hold_id, lease_s)
         reply = await hold_once(self._cluster, self._topic, self._partition, self.offset, lease, timeout_s)
         self.log_start = reply.log_start
         self._until_s = asked_s + lease_s

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from tinymq.client.consume.partition_fetcher import Cursor
+from tinymq.client.consume.partition_fetcher import FetchPosition
 from tinymq.client.consume.records import Chunk, ChunkMessages, Message
 
 
@@ -24,14 +24,14 @@ class FetchBuffer:
     def __init__(self, topic: str, freed: Callable[[int], None]) -> None:
         """`freed` is called with the bytes of each chunk that was taken, in the thread that takes."""
         self.ready: deque[Chunk] = deque()
-        self.cursors: dict[int, Cursor] = {}  # by partition; empty until the reader is open
+        self.cursors: dict[int, FetchPosition] = {}  # by partition; empty until the reader is open
         self.at_hand: Iterator[Message] = iter(())  # the messages to take now; drawing one takes it
         self._topic = topic
         self._freed = freed
         self._messages: ChunkMessages | None = None  # those of `at_hand`
         self._next: dict[int, int] = {}  # by partition: the offset behind the last row that left `ready`
 
-    def begin(self, cursors: dict[int, Cursor]) -> None:
+    def begin(self, cursors: dict[int, FetchPosition]) -> None:
         """Start at the positions of the cursors, because the reader is open now."""
         self.cursors = cursors
         self._next = {p: cursor.offset for p, cursor in cursors.items()}

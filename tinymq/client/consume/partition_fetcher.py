@@ -41,7 +41,7 @@ RECONSIDERED_S = 1.0  # pause between two checks whether another replica is bett
 
 
 @dataclass(slots=True)
-class Cursor:
+class FetchPosition:
     """The position in one partition. Only the partition's fetcher writes it."""
 
     partition: int
@@ -75,7 +75,7 @@ class PartitionFetcher:
     config: ReaderConfig
     policy: FetchPolicy
     topic: Topic
-    cursor: Cursor
+    cursor: FetchPosition
     deliver: Callable[[Chunk], None]
     has_room: asyncio.Event  # set while the application's buffer has room for more chunks
     turn: int  # rotates among equally good replicas; rises when no replica served

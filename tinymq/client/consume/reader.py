@@ -25,7 +25,7 @@ from tinymq.client.common.start_positions import END, KnownOffset, OffsetQuestio
 from tinymq.client.common.traces import trimming, untraced
 from tinymq.client.consume.fetch_buffer import FetchBuffer
 from tinymq.client.consume.fetch_policy import FollowPolicy
-from tinymq.client.consume.partition_fetcher import Cursor, PartitionFetcher
+from tinymq.client.consume.partition_fetcher import FetchPosition, PartitionFetcher
 from tinymq.client.consume.records import Chunk, Message, to_table
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -235,7 +235,7 @@ class ReaderCore:
             for p, place in places.items():
                 ends[p] = place.offset if isinstance(place, KnownOffset) else last[p].offset if p in times else seen[p]
         cursors = {
-            p: Cursor(p, offsets[p], ends[p], seen[p], answers[p].leader_epoch, history=answers[p].history)
+            p: FetchPosition(p, offsets[p], ends[p], seen[p], answers[p].leader_epoch, history=answers[p].history)
             for p in partitions
         }
         self.buffer.begin(cursors)

@@ -41,7 +41,7 @@ from tinymq.client.common.argument_checks import (
 from tinymq.client.common.config import ReaderConfig
 from tinymq.client.common.traces import untraced
 from tinymq.client.consume.fetch_policy import FollowPolicy
-from tinymq.client.consume.partition_fetcher import Cursor, PartitionFetcher
+from tinymq.client.consume.partition_fetcher import FetchPosition, PartitionFetcher
 from tinymq.client.consume.records import Chunk
 from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
@@ -256,7 +256,7 @@ class ScanCore:
         self._config = config if scanned.replicas is None else replace(config, replica="any")
         self._chunks = ChunkQueue(config.buffer_bytes_max, wake)
         # The range was planned by somebody else: it belongs to the history that the first answer names.
-        self._cursor = Cursor(scanned.partition, scanned.start, scanned.end, scanned.end, history=None)
+        self._cursor = FetchPosition(scanned.partition, scanned.start, scanned.end, scanned.end, history=None)
         self._offset = scanned.start  # written by the taker
         self._task: asyncio.Task[None] | None = None
         self._failure: Exception | None = None

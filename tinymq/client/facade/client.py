@@ -32,7 +32,7 @@ from tinymq.client.facade.transaction import Transaction
 from tinymq.client.produce.blocking_sender import BlockingSender
 from tinymq.client.produce.delivery import Scheduled
 from tinymq.client.serve.health import Health
-from tinymq.client.serve.serving import STOP_TIMEOUT_S, Serving, stopping_signals
+from tinymq.client.serve.serving import STOP_TIMEOUT_S, Handlers, stopping_signals
 from tinymq.client.serve.subscription import Handler, Kind, OnError
 from tinymq.client.transaction.partition_transaction import PartitionTransactionCore
 from tinymq.client.transaction.refusals import check_no_settings
@@ -105,7 +105,7 @@ class Client(ClientCalls):
         self._loop_thread = self._new_loop_thread()
         self._direct: BlockingSender | None = None
         self._closed = False
-        self._serving = Serving()
+        self._serving = Handlers()
         forks.in_child(self, Client._forked)
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from tinymq.client.consume.records import Message
 from tinymq.client.group.assigned_buffer import AssignedBuffer
 from tinymq.client.group.fetched_records import TopicPartition
 from tinymq.client.group.group_reading import GroupReading
-from tinymq.client.group.membership import Membership
+from tinymq.client.group.member_session import MemberSession
 from tinymq.client.group.partition_tasks import PartitionTasks
 from tinymq.client.group.plain_reading import PlainReading
 from tinymq.client.group.transactional_reading import TransactionalReading
@@ -74,7 +74,7 @@ class ConsumerCore:
         self._callbacks = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
         self._buffer = AssignedBuffer(lambda size: wake(lambda: self.tasks.freed(size)))
         self.tasks = PartitionTasks(cluster, reader_config(config), self._buffer, self._partition_failed)
-        self._membership: Membership | None = None
+        self._membership: MemberSession | None = None
         self._reading: GroupReading | None = None  # with a group
         self._transactional: TransactionalReading | None = None  # as above
         self._background = Background(self._fail)

@@ -22,8 +22,8 @@ from tinymq.client.common.start_positions import KnownOffset, OffsetQuestion, Pl
 from tinymq.client.consume import cursors
 from tinymq.client.consume.cursors import REQUEST_ID_BYTES, ChannelId, GroupRef
 from tinymq.client.group.fetched_records import TopicPartition
-from tinymq.client.group.member_state import Grant
-from tinymq.client.group.membership import SESSION_BYTES, MemberId, Membership
+from tinymq.client.group.member_session import SESSION_BYTES, MemberId, MemberSession
+from tinymq.client.group.member_state import Ownership
 from tinymq.client.group.partition_tasks import PartitionTasks
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -38,11 +38,11 @@ Tell = Callable[[str, Sequence[TopicPartition]], None]
 
 
 @dataclass(slots=True)
-class GroupCursor:
+class MemberCursor:
     """A group's cursor in a partition that this member reads."""
 
     id: ChannelId
-    grant: Grant
+    grant: Ownership
     generation: int
     committed: int
     probed_s: float
@@ -72,7 +72,7 @@ class GroupReading:
     ) -> None:
         """`tell` calls the application's callback of that name. `spawn` runs a task until the consumer ends."""
         self.tasks = tasks
-        self.cursors: dict[TopicPartition, GroupCursor] = {}
+        self.cursors: dict[TopicPartition, MemberCursor] = {}
         # Without `auto_commit`: partitions that left with uncommitted records, and the offset behind the last one.
         self.given_up: dict[TopicPartition, int] = {}
         self.ended = False  # the consumer is closed
@@ -93,7 +93,7 @@ class GroupReading:
             client_id=cluster.config.client_id or "",
             rack=cluster.config.rack,
         )
-        self.membership = Membership(
+        self.membership = MemberSession(
             me, CoordinatorCalls(cluster, group), self, cluster.clock, rejoin_s=rejoin_s, attempt_s=cluster.attempt_s
         )
 
@@ -163,10 +163,10 @@ class GroupReading:
 
     # ---- called by the membership -----------------------------------------------------------------------------
 
-    def assigned(self, place: TopicPartition, grant: Grant) -> None:
+    def assigned(self, place: TopicPartition, grant: Ownership) -> None:
         self._spawn(self._begin(place, grant))
 
-    def revoke(self, place: TopicPartition, grant: Grant) -> None:
+    def revoke(self, place: TopicPartition, grant: Ownership) -> None:
         if place not in self.cursors:  # it is not open yet, and will not be
             self.membership.let_go(place, grant)
             return
@@ -196,7 +196,7 @@ class GroupReading:
     def failed(self, error: Exception) -> None:
         self._failed(error)
 
-    async def _begin(self, place: TopicPartition, grant: Grant) -> None:
+    async def _begin(self, place: TopicPartition, grant: Ownership) -> None:
         """Open the cursor under a new epoch, which fences the owner before, and read on from it."""
         membership = self.membership
         try:
@@ -218,7 +218,7 @@ class GroupReading:
         if not membership.owns(place, grant):
             return  # lost meanwhile
         now_s = self._cluster.clock.monotonic()
-        self.cursors[place] = GroupCursor(at, grant, outcome.generation, int(outcome.position), now_s)
+        self.cursors[place] = MemberCursor(at, grant, outcome.generation, int(outcome.position), now_s)
         self.tasks.start(place, topic, int(outcome.position))
         self._tell("assigned", [place])
 
@@ -270,7 +270,7 @@ class GroupReading:
                 raise error
 
     async def _commit_place(
-        self, place: TopicPartition, cursor: GroupCursor, position: int, timeout_s: float
+        self, place: TopicPartition, cursor: MemberCursor, position: int, timeout_s: float
     ) -> TinymqError | None:
         try:
             await self._commit_one(cursor, max(position, cursor.committed), timeout_s)
@@ -288,13 +288,13 @@ class GroupReading:
             return error
         return None
 
-    async def _commit_one(self, cursor: GroupCursor, offset: int, timeout_s: float) -> None:
+    async def _commit_one(self, cursor: MemberCursor, offset: int, timeout_s: float) -> None:
         commit = pb.ChannelCommit(epoch=cursor.epoch, generation=cursor.generation, offset=offset)
         outcome = await cursors.change(self._cluster, cursor.id, pb.ChannelCommand(commit=commit), timeout_s)
         cursor.committed = max(cursor.committed, int(outcome.position))
         cursor.probed_s = self._cluster.clock.monotonic()
 
-    async def reopen(self, place: TopicPartition, cursor: GroupCursor, timeout_s: float) -> TinymqError | None:
+    async def reopen(self, place: TopicPartition, cursor: MemberCursor, timeout_s: float) -> TinymqError | None:
         """Go on from where the group is: somebody moved it, or it was not committed; or the partition is another's.
 
         Returns the error if nobody knows.

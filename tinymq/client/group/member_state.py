@@ -19,7 +19,7 @@ from typing import NamedTuple
 from tinymq.client.group.fetched_records import TopicPartition
 
 
-class Grant(NamedTuple):
+class Ownership(NamedTuple):
     """What a member owns a partition by."""
 
     topic_id: bytes
@@ -30,7 +30,7 @@ class Assigned(NamedTuple):
     """A partition of an assignment."""
 
     place: TopicPartition  # its topic is "" if the broker that answered does not know the topic yet
-    grant: Grant
+    grant: Ownership
     revoking: bool  # the member is asked to let go
 
 
@@ -39,19 +39,19 @@ class Beat(NamedTuple):
 
     number: int
     sent_s: float
-    owned: dict[TopicPartition, Grant]
+    owned: dict[TopicPartition, Ownership]
     taken: int
     fenced_at: int
     joined: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AssignmentChange:
     """What an assignment changes: partitions to drop, to let go, and to read."""
 
     lost: Sequence[TopicPartition] = ()
-    revoke: Sequence[tuple[TopicPartition, Grant]] = ()
-    take: Sequence[tuple[TopicPartition, Grant]] = ()
+    revoke: Sequence[tuple[TopicPartition, Ownership]] = ()
+    take: Sequence[tuple[TopicPartition, Ownership]] = ()
     ignored: bool = False  # it comes from a coordinator that was replaced: ask again
 
 
@@ -59,7 +59,7 @@ class MemberState:
     """One session of a member. Times are in seconds of the member's own monotonic clock."""
 
     def __init__(self, rejoin_s: float) -> None:
-        self.owned: dict[TopicPartition, Grant] = {}
+        self.owned: dict[TopicPartition, Ownership] = {}
         self.digest = 0  # of the newest assignment
         self._rejoin_s = rejoin_s
         self._until_s = 0.0
@@ -89,7 +89,7 @@ class MemberState:
         self._revoking.difference_update(dropped)
         return dropped
 
-    def let_go(self, place: TopicPartition, grant: Grant, *, fenced_at: int = 0) -> None:
+    def let_go(self, place: TopicPartition, grant: Ownership, *, fenced_at: int = 0) -> None:
         """Own a partition no more by that grant. One that was assigned again meanwhile stays.
 
         `fenced_at`: the epoch that its cursor has, if that is above the member's.
@@ -133,10 +133,10 @@ class MemberState:
 
     # ---- assignments ------------------------------------------------------------------------------------------
 
-    def assigned(self, assignment: Sequence[Assigned], term: int, digest: int, now_s: float) -> Step:
+    def assigned(self, assignment: Sequence[Assigned], term: int, digest: int, now_s: float) -> AssignmentChange:
         """Take an assignment: all that the coordinator has committed for this member."""
         if not self.is_current(term):
-            return Step(lost=self.expired(now_s), ignored=True)
+            return AssignmentChange(lost=self.expired(now_s), ignored=True)
         self._term, self.digest = term, digest
         before, lost = self._taken, self.expired(now_s)
         self._taken = max([before, *(each.grant.epoch for each in assignment)])
@@ -150,7 +150,7 @@ class MemberState:
             if self.alive(now_s) and not each.revoking and each.place.topic and self.is_fresh(each, before)
         ]
         self.owned.update(take)
-        return Step(lost, [(each.place, each.grant) for each in leaving], take)
+        return AssignmentChange(lost, [(each.place, each.grant) for each in leaving], take)
 
     def is_fresh(self, each: Assigned, before: int) -> bool:
         """Whether a partition is assigned anew. `before`: the newest epoch that was taken or dropped before."""

@@ -9,7 +9,7 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Topic
 from tinymq.client.common.config import ReaderConfig
 from tinymq.client.consume.fetch_policy import FollowPolicy
-from tinymq.client.consume.partition_fetcher import Cursor, PartitionFetcher
+from tinymq.client.consume.partition_fetcher import FetchPosition, PartitionFetcher
 from tinymq.client.consume.records import Chunk
 from tinymq.client.group.fetched_records import FetchedRecords, TopicPartition
 
@@ -44,7 +44,7 @@ class PartitionTasks:
             config=self._config,
             policy=FollowPolicy(self._cluster, self._config),
             topic=topic,
-            cursor=Cursor(place.partition, offset, end=None, end_seen=offset, history=None),
+            cursor=FetchPosition(place.partition, offset, end=None, end_seen=offset, history=None),
             deliver=lambda chunk: self._deliver(place, chunk),
             has_room=self._has_room,
             turn=self._cluster.rng.randrange(1 << 16),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tinymq.base.errors import InvalidRequest, TransactionAborted
 from tinymq.client.group.assigned_buffer import AssignedBuffer
 from tinymq.client.group.fetched_records import TopicPartition
-from tinymq.client.group.group_reading import GroupCursor, GroupReading
+from tinymq.client.group.group_reading import GroupReading, MemberCursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class HandedOut:
     """Records of a partition that were handed out, and are not committed."""
 
     place: TopicPartition
-    cursor: GroupCursor
+    cursor: MemberCursor
     offset: int  # behind the last one
 
 

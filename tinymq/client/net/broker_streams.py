@@ -26,7 +26,7 @@ UNANSWERED_BYTES_MAX = 16 * MIB  # of one produce stream; half of what a broker 
 THROTTLED_S_MAX = 60.0  # the longest silence that a throttling broker may announce
 
 
-class State(Enum):
+class StreamState(Enum):
     """The state of a produce stream's connection."""
 
     IDLE = 0
@@ -57,7 +57,7 @@ class BrokerProduceStream:
         open_timeout_s: float,
         changed: Iterable[Callable[[], None]],
     ) -> None:
-        self.state = State.IDLE
+        self.state = StreamState.IDLE
         self._changed = changed
         self._link = link
         self._clock = clock
@@ -88,14 +88,14 @@ class BrokerProduceStream:
 
     def open(self) -> None:
         """Start to open the connection, unless it is open or opening."""
-        if self.state is State.IDLE:
-            self.state = State.OPENING
+        if self.state is StreamState.IDLE:
+            self.state = StreamState.OPENING
             self._task = asyncio.create_task(self._run())
 
     def submit(self, request_id: int, batch: PackedBatch, size: int, on_answer: Answered | None) -> None:
         """Send one batch of `size` bytes. `on_answer` is called once, with the answer or the error that broke the
         stream. None: the batch has no answer (acks "none")."""
-        assert self.state is State.OPEN, "submitted to a stream that is not open"
+        assert self.state is StreamState.OPEN, "submitted to a stream that is not open"
         self._outbox.append((request_id, batch, size))
         self._written.clear()
         if on_answer is not None:
@@ -127,7 +127,7 @@ class BrokerProduceStream:
 
     async def close(self) -> None:
         """End the stream for good."""
-        self.state = State.CLOSED
+        self.state = StreamState.CLOSED
         task, self._task = self._task, None
         tasks = [*self._left, *([task] if task is not None else [])]
         for each in tasks:
@@ -139,7 +139,7 @@ class BrokerProduceStream:
         writer: asyncio.Task[None] | None = None
         try:
             self._stream = stream = await self._link.open_produce(self._open_timeout_s)
-            self.state = State.OPEN
+            self.state = StreamState.OPEN
             self._observer.opened(self._link.address)
             self._tell_changed()
             writer = asyncio.create_task(self._write(stream))
@@ -150,7 +150,7 @@ class BrokerProduceStream:
         except TinymqError as broken:
             error = broken
         except asyncio.CancelledError:
-            self.state = State.CLOSED  # `close` cancels this task, and so does the end of the event loop
+            self.state = StreamState.CLOSED  # `close` cancels this task, and so does the end of the event loop
             raise
         finally:
             if writer is not None:
@@ -161,7 +161,7 @@ class BrokerProduceStream:
 
     def _let_go(self, stream: ProduceStream) -> None:
         """End a connection. If the broker may still have batches without an answer to read, it ends it itself."""
-        if not (self._leaving and self._unacknowledged and self.state is State.OPEN):
+        if not (self._leaving and self._unacknowledged and self.state is StreamState.OPEN):
             stream.cancel()
             return
         task = asyncio.create_task(_until_ended(stream))
@@ -211,8 +211,8 @@ class BrokerProduceStream:
         self._was_full = False
         self._stream = None
         asked, self._leaving, self._unacknowledged = self._leaving, False, False
-        if self.state is not State.CLOSED:
-            self.state = State.IDLE
+        if self.state is not StreamState.CLOSED:
+            self.state = StreamState.IDLE
             if not asked:
                 self._observer.broke(self._link.address, error)
         for request_id, (on_answer, _, _) in waiting.items():

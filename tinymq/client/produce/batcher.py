@@ -37,9 +37,9 @@ from tinymq.client.common.values import (
 from tinymq.client.produce import partitioner
 from tinymq.client.produce.buffer_pool import BufferPool
 from tinymq.client.produce.delivery import Delivery, delivery_of
-from tinymq.client.produce.owners import Owners
 from tinymq.client.produce.producer_batch import Cells, ProducerBatch
-from tinymq.client.produce.send_queue import Owner, SendQueue
+from tinymq.client.produce.queue_owners import QueueOwners
+from tinymq.client.produce.send_queue import QueueOwner, SendQueue
 from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer, TopicBuffers
 from tinymq.format.batch import Codec
 from tinymq.format.columns import Headers
@@ -77,7 +77,7 @@ class Batcher:
         self.pool = BufferPool(
             config.buffer_bytes_max, max(1, config.buffer_bytes_max - 2 * config.batch_bytes_max), self.lock
         )
-        self.owners = Owners(self.lock)
+        self.owners = QueueOwners(self.lock)
         self.buffers = TopicBuffers(config, limits, self.lock, rng, loop_ended, staged=staged)
         self._by_topic = self.buffers.by_topic
         self._config = config
@@ -102,7 +102,7 @@ class Batcher:
         """Append one record. None: not now, because the topic is not open, the partition not known, or the buffer full.
 
         Raises InvalidRequest, BatchTooLarge or UnknownPartition for a record that can never be appended. With `alone`,
-        the thread may get the queue for a lone record, and finds that by `Owners.claimed`.
+        the thread may get the queue for a lone record, and finds that by `QueueOwners.claimed`.
         """
         pool = self.pool
         try:
@@ -259,7 +259,7 @@ class Batcher:
             self.pool.taken_bytes, batch.bytes = self.pool.taken_bytes - batch.bytes, 0
             return queue.open is not None or bool(queue.sealed) or self.pool.awaited
 
-        if self.owners.pass_on(queue, Owner.NOBODY, tell):
+        if self.owners.pass_on(queue, QueueOwner.NOBODY, tell):
             self.hand_over(queue)
 
     # ---- the loop's side -------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 This saves waking the loop for the record, and waking the thread for the answer (docs/adr/0028).
 
 A record is *lone* when its producer has nothing else in flight. Its thread owns the partition's send queue until the
-record is acknowledged (see Owner in tinymq/client/produce/send_queue.py). If anything else happens, the loop continues
-with the batch under the same sequence number, so that only tinymq/client/produce/sender.py knows about retries, leaders
-and unknown outcomes.
+record is acknowledged (see QueueOwner in tinymq/client/produce/send_queue.py). If anything else happens, the loop
+continues with the batch under the same sequence number, so that only tinymq/client/produce/sender.py knows about
+retries, leaders and unknown outcomes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tinymq.client.net.wire import view_of
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.delivery import Delivery
 from tinymq.client.produce.producer_batch import ProducerBatch
-from tinymq.client.produce.send_queue import Owner, SendQueue
+from tinymq.client.produce.send_queue import QueueOwner, SendQueue
 from tinymq.client.produce.sender import ACKS, Sender, partition_of
 from tinymq.net.frame_socket import FrameSocket
 from tinymq.proto import tinymq_pb2 as pb
@@ -237,7 +237,7 @@ class BlockingSender:
                 self._batcher.hand_over(batch.queue)
             return not self._sender.closed
 
-        if not self._batcher.owners.pass_on(batch.queue, Owner.NOBODY, tell):
+        if not self._batcher.owners.pass_on(batch.queue, QueueOwner.NOBODY, tell):
             batch.fail(Closed("the client was closed meanwhile: it was not written"))
 
     def _pass_on(self, batch: ProducerBatch, outcome: pb.ProduceResult | TinymqError, broken: str = "") -> None:
@@ -254,7 +254,7 @@ class BlockingSender:
                 self._soon(adopt)
             return not self._sender.closed
 
-        if not self._batcher.owners.pass_on(batch.queue, Owner.LOOP, tell):
+        if not self._batcher.owners.pass_on(batch.queue, QueueOwner.LOOP, tell):
             batch.fail(OutcomeUnknown("the client was closed meanwhile: it may have been written"))
 
     def _drop(self, route: Route) -> None:

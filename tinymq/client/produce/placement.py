@@ -13,7 +13,7 @@ from tinymq.base.clock import Timer
 from tinymq.base.errors import BrokerUnreachable, Closed, NotLeader, NotReady
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Partition, Reach, spread
-from tinymq.client.net.broker_streams import State
+from tinymq.client.net.broker_streams import StreamState
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.send_queue import SendQueue
 from tinymq.client.produce.topic_buffers import TopicBuffer
@@ -71,7 +71,7 @@ class Placement:
     def _probe(self, partition: Partition) -> None:
         """Connect to a leader that gets no records, because only a connection shows that it is reachable again."""
         stream = self._cluster.produce_stream(partition.leader) if partition.leader else None
-        if stream is not None and stream.state is State.IDLE and not self._cluster.cost(partition.leader)[0]:
+        if stream is not None and stream.state is StreamState.IDLE and not self._cluster.cost(partition.leader)[0]:
             stream.open()
 
     def _look_again(self) -> None:

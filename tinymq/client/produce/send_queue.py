@@ -33,7 +33,7 @@ LAST_ATTEMPT_S = 0.1  # with less time left, a refused batch is not sent again: 
 PARTIAL_INFLIGHT_MAX = 2  # while this many batches are in flight, a batch that is not full waits and becomes fuller
 
 
-class Owner(Enum):
+class QueueOwner(Enum):
     """The owner of a send queue, which alone may touch the batches in flight."""
 
     NOBODY = 0
@@ -76,7 +76,7 @@ class SendQueue:
         self.open: ProducerBatch | None = None  # being filled
         self.sealed: deque[ProducerBatch] = deque()  # full or due, in order; sent once encoded
         # Invariant: NOBODY only if nothing is sealed or in flight, or if the loop was woken to take the queue.
-        self.owner = Owner.NOBODY
+        self.owner = QueueOwner.NOBODY
         self.resume_s = 0.0  # monotonic time before which nothing is sent
         self.failures = 0  # failed attempts in a row
         self.refusal: TinymqError | None = None  # the error of the last failure, until a batch is acknowledged
@@ -107,7 +107,7 @@ class SendQueue:
     def takes_partial(self) -> bool:
         """May a batch that is due but not full be sealed now? While a thread sends a lone record, it grows instead."""
         few = len(self._in_flight) < min(self._limit, PARTIAL_INFLIGHT_MAX)
-        return few and not self.sealed and self.owner is not Owner.THREAD
+        return few and not self.sealed and self.owner is not QueueOwner.THREAD
 
     @property
     def in_flight(self) -> tuple[ProducerBatch, ...]:

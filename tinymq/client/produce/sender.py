@@ -30,12 +30,12 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.lookups import deletion_of
 from tinymq.client.cluster.routing import Partition
 from tinymq.client.common.config import ProducerConfig, is_numbered
-from tinymq.client.net.broker_streams import State
+from tinymq.client.net.broker_streams import StreamState
 from tinymq.client.net.wire import read_error
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.placement import Placement
 from tinymq.client.produce.producer_batch import ProducerBatch
-from tinymq.client.produce.send_queue import Ended, Owner, SendQueue, Staging
+from tinymq.client.produce.send_queue import Ended, QueueOwner, SendQueue, Staging
 from tinymq.client.produce.undelivered import Undelivered
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -116,7 +116,7 @@ class Sender:
         Does nothing while a thread owns the queue: the thread wakes the loop when it gives the queue back.
         """
         idle = queue.idle
-        if not self._batcher.owners.take(queue, Owner.NOBODY if idle else Owner.LOOP):
+        if not self._batcher.owners.take(queue, QueueOwner.NOBODY if idle else QueueOwner.LOOP):
             return
         if idle:
             self._active.pop(queue, None)
@@ -146,8 +146,8 @@ class Sender:
             self._cluster.refresh_soon()
             return
         self._active[queue] = (partition.leader, partition.leader_epoch)
-        if stream.state is not State.OPEN:
-            if stream.state is State.IDLE:
+        if stream.state is not StreamState.OPEN:
+            if stream.state is StreamState.IDLE:
                 # The broker may be dead and another one lead. No other broker can take the batches, so this one is
                 # tried again soon, too.
                 self._cluster.refresh_soon()

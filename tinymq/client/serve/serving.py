@@ -14,7 +14,7 @@ from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.common.argument_checks import check_wait
 from tinymq.client.serve.group_source import GroupSource
 from tinymq.client.serve.health import NOT_SERVING, NOTHING_SUBSCRIBED, Health
-from tinymq.client.serve.server import LEAVING_S, Server
+from tinymq.client.serve.serving_run import LEAVING_S, ServingRun
 from tinymq.client.serve.source import Source
 from tinymq.client.serve.subscription import Subscription, Subscriptions
 from tinymq.client.work.worker import Wake
@@ -23,19 +23,19 @@ STOP_TIMEOUT_S = 30.0  # of `run` and `serve`: for the handlers that have begun
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Serving:
+class Handlers:
     """Subscriptions, which are served by one call at a time. `stop` and `health` are callable from any thread."""
 
     def __init__(self) -> None:
         self.subscriptions = Subscriptions()
-        self._server: Server | None = None
+        self._run: ServingRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
 
     @property
     def closed(self) -> bool:
         """Whether nothing is served."""
-        return self._server is None
+        return self._run is None
 
     async def serve(self, cluster: Cluster, stop_timeout_s: float, wake: Wake) -> None:
         """Handle records until `stop`, and then finish what is started. Raises what ended a subscription.
@@ -53,16 +53,16 @@ class Serving:
 
         self._loop = asyncio.get_running_loop()
         self._ended.clear()
-        self._server = Server(self.subscriptions, source_of, cluster.clock)
+        self._run = ServingRun(self.subscriptions, source_of, cluster.clock)
         try:
-            await self._server.run(stop_timeout_s)
+            await self._run.run(stop_timeout_s)
         finally:
-            self._server = None
+            self._run = None
             self._ended.set()
 
     def stop(self, *, now: bool = False) -> None:
         """Finish what is started, release the rest, and end `serve`. `now`: do not wait for the handlers."""
-        server, loop = self._server, self._loop
+        server, loop = self._run, self._loop
         if server is not None and loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 # Also on the loop's own thread: a signal's function runs there while the loop sleeps, and must wake it.
@@ -70,15 +70,15 @@ class Serving:
 
     def health(self) -> Health:
         """The handlers' state now."""
-        server = self._server
+        server = self._run
         if server is not None:
             return server.health()
         return NOT_SERVING if len(self.subscriptions) else NOTHING_SUBSCRIBED
 
     async def close(self) -> None:
         """End `serve` without waiting for the handlers. Returns when the groups are left."""
-        if self._server is not None:
-            self._server.give_up()
+        if self._run is not None:
+            self._run.give_up()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LEAVING_S):
                     await self._ended.wait()

@@ -19,7 +19,7 @@ ERROR_LENGTH_MAX = 4096  # what a broker keeps of the error of a nack or a rejec
 DELAY_S_MAX = 30 * 86_400.0
 
 
-class State(Enum):
+class JobState(Enum):
     """What has become of a job."""
 
     WAITING = 0  # leased, and not handed out
@@ -30,8 +30,8 @@ class State(Enum):
     LOST = 5  # another worker may have it
 
 
-UNSTARTED = (State.WAITING, State.TAKEN, State.RELEASED)
-IN_HAND = (State.TAKEN, State.STARTED)
+UNSTARTED = (JobState.WAITING, JobState.TAKEN, JobState.RELEASED)
+IN_HAND = (JobState.TAKEN, JobState.STARTED)
 OUTCOMES = {Verb.ACK: "acknowledged", Verb.NACK: "nacked", Verb.REJECT: "rejected", Verb.RELEASE: "released"}
 
 
@@ -98,7 +98,7 @@ class Job:
         self._message = message
         self.grant = grant
         self._partition_work = partition_work
-        self._state = State.WAITING
+        self._state = JobState.WAITING
         self._since_s = 0.0  # when it was granted, or handed out
         self._bytes = size  # of credit
         self._freed = False  # whether the leader may grant another record instead of it
@@ -168,8 +168,8 @@ class Job:
 
     def start(self) -> None:
         """Begin a job of `worker.poll(start=False)`. From now on a crash counts as a failed delivery."""
-        if self._state is State.TAKEN:
-            self._state = State.STARTED
+        if self._state is JobState.TAKEN:
+            self._state = JobState.STARTED
             self._settle(self, Verb.START, None, "")
 
     @overload
@@ -212,7 +212,7 @@ class Job:
         Only for a job that is not begun, of `worker.poll(start=False)`. Raises InvalidRequest for one that is begun,
         and after ack, nack or reject.
         """
-        if self._state is State.STARTED:
+        if self._state is JobState.STARTED:
             hint = "take jobs by poll(start=False), or use nack(delay=0), which counts as a failed delivery"
             raise InvalidRequest(f"{self!r} is begun: it cannot be given back", hint=hint)
         self._decide(Verb.RELEASE, None, "")
@@ -226,9 +226,9 @@ class Job:
         """Settle or release the job. Raises InvalidRequest if another verb has decided."""
         if self.in_hand:
             self._settled_by = verb
-            self._state = State.RELEASED if verb is Verb.RELEASE else State.SETTLED
+            self._state = JobState.RELEASED if verb is Verb.RELEASE else JobState.SETTLED
             self._settle(self, verb, delay_s, error[-ERROR_LENGTH_MAX:])
-        elif self._state is not State.LOST and self._settled_by not in (None, verb):
+        elif self._state is not JobState.LOST and self._settled_by not in (None, verb):
             outcome = OUTCOMES[self._settled_by]
             hint = "settle a job once: the first of ack, nack, reject and release decides"
             raise InvalidRequest(f"{self!r} is {outcome} already: {verb.name.lower()}() comes too late", hint=hint)

@@ -21,7 +21,7 @@ from tinymq.client.consume.records import Chunk
 from tinymq.client.net.wire import read_error
 from tinymq.client.work.confirmation import Confirmation
 from tinymq.client.work.grants import Grant, Verb, read_grants, write_grants
-from tinymq.client.work.job import IN_HAND, UNSTARTED, Job, State
+from tinymq.client.work.job import IN_HAND, UNSTARTED, Job, JobState
 from tinymq.format.batch import BatchLimits, decode_batch
 from tinymq.format.entry import crc32c
 from tinymq.proto import tinymq_pb2 as pb
@@ -30,7 +30,7 @@ FINAL = (Verb.ACK, Verb.NACK, Verb.REJECT, Verb.RELEASE)
 
 
 @dataclass(slots=True)
-class Settlement:
+class JobSettlement:
     """What was said of some jobs at once."""
 
     verb: Verb
@@ -76,8 +76,8 @@ class PartitionWork:
         self.confirmation = Confirmation()
         self.held: dict[int, Job] = {}  # by offset
         self.parked: deque[Job] = deque()  # taken from the worker's jobs when they could not be begun
-        self.settling: dict[int, Settlement] = {}  # by request id: sent, and not answered
-        self.unsent: list[Settlement] = []
+        self.settling: dict[int, JobSettlement] = {}  # by request id: sent, and not answered
+        self.unsent: list[JobSettlement] = []
         self.new: list[Job] = []  # to be handed out; the worker takes them
         self._group = group
         self._group_id = group_id
@@ -118,17 +118,17 @@ class PartitionWork:
         ready, overdue = [], []
         for _ in range(len(self.parked)):
             job = self.parked.popleft()
-            if job._state is not State.WAITING:
+            if job._state is not JobState.WAITING:
                 continue
             if self._is_overdue(job, now_s):
-                job._state = State.RELEASED
+                job._state = JobState.RELEASED
                 overdue.append(job)
             elif self.is_confirmed(now_s):
                 ready.append(job)
             else:
                 self.parked.append(job)
         if overdue:
-            self.settle(Settlement(Verb.RELEASE, overdue))
+            self.settle(JobSettlement(Verb.RELEASE, overdue))
         return ready
 
     # ---- attaching --------------------------------------------------------------------------------------------
@@ -248,8 +248,8 @@ class PartitionWork:
             self._keys[key] = waiting
         else:
             for each in waiting:
-                each._state = State.RELEASED
-            self.unsent.append(Settlement(Verb.RELEASE, list(waiting)))
+                each._state = JobState.RELEASED
+            self.unsent.append(JobSettlement(Verb.RELEASE, list(waiting)))
 
     def on_lost(self, grants: pb.Grants, error: TinymqError) -> None:
         """Grants that the worker does not hold any more."""
@@ -263,10 +263,10 @@ class PartitionWork:
         for job in jobs:
             if self.held.pop(job.grant.offset, None) is None:
                 continue
-            before, job._state, job._loss = job._state, State.LOST, error
+            before, job._state, job._loss = job._state, JobState.LOST, error
             self._free(job)
             self._key_is_free(job, settled=False)
-            if before not in (State.WAITING, State.RELEASED):
+            if before not in (JobState.WAITING, JobState.RELEASED):
                 self._lost(job, error)
             if job._answer is not None:
                 job._answer.give(error)
@@ -287,11 +287,11 @@ class PartitionWork:
         waiting = [job for line in self._keys.values() for job in line]
         for line in self._keys.values():
             line.clear()
-        returned = [job for job in (*jobs, *waiting) if job._state is State.WAITING]
+        returned = [job for job in (*jobs, *waiting) if job._state is JobState.WAITING]
         for job in returned:
-            job._state = State.RELEASED
+            job._state = JobState.RELEASED
         if returned:
-            self.unsent.append(Settlement(Verb.RELEASE, returned))
+            self.unsent.append(JobSettlement(Verb.RELEASE, returned))
 
     def _free(self, job: Job) -> None:
         if not job._freed and not self._stopped:
@@ -302,7 +302,7 @@ class PartitionWork:
 
     # ---- settlements ------------------------------------------------------------------------------------------
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, settlement: JobSettlement) -> None:
         """Send this to the leader, now or after the next attachment."""
         self.unsent.append(settlement)
         if self.keyed and settlement.verb in FINAL:
@@ -325,7 +325,9 @@ class PartitionWork:
                 if final:
                     request_id = next_id()
                     part = jobs if count == 1 else self._jobs_of(read_grants(grants))
-                    self.settling[request_id] = Settlement(settlement.verb, part, settlement.delay_s, settlement.error)
+                    self.settling[request_id] = JobSettlement(
+                        settlement.verb, part, settlement.delay_s, settlement.error
+                    )
                 delay_ms = None if settlement.delay_s is None else round(settlement.delay_s * 1000)
                 settles.append(
                     pb.WorkSettle(
@@ -363,7 +365,7 @@ class PartitionWork:
             else:
                 self._drop(jobs, error)
         if again:
-            self.unsent.append(Settlement(settlement.verb, again, settlement.delay_s, settlement.error))
+            self.unsent.append(JobSettlement(settlement.verb, again, settlement.delay_s, settlement.error))
         kept = set(map(id, again))
         for job in settlement.jobs:
             if id(job) not in kept and self.holds(job):
@@ -374,16 +376,16 @@ class PartitionWork:
         jobs = [
             job
             for job in self.held.values()
-            if (job._state is State.WAITING or job._state in IN_HAND) and not self._is_overdue(job, now_s)
+            if (job._state is JobState.WAITING or job._state in IN_HAND) and not self._is_overdue(job, now_s)
         ]
         if jobs:
-            self.unsent.append(Settlement(Verb.EXTEND, jobs))
+            self.unsent.append(JobSettlement(Verb.EXTEND, jobs))
 
     def on_asked(self, grants: pb.Grants, now_s: float) -> None:
         """The lease of these is over, and they are still in hand."""
         jobs = [job for job in self._jobs_of(read_grants(grants)) if not self._is_overdue(job, now_s)]
         if jobs:
-            self.unsent.append(Settlement(Verb.EXTEND, jobs))
+            self.unsent.append(JobSettlement(Verb.EXTEND, jobs))
 
     @property
     def unanswered(self) -> bool:

@@ -21,9 +21,9 @@ from tinymq.client.common.start_positions import Place
 from tinymq.client.common.traces import trimming, untraced
 from tinymq.client.work.answers import Answers
 from tinymq.client.work.grants import Verb
-from tinymq.client.work.job import ERROR_LENGTH_MAX, Job, State
+from tinymq.client.work.job import ERROR_LENGTH_MAX, Job, JobState
 from tinymq.client.work.leader_streams import LeaderStreams
-from tinymq.client.work.partition_work import Credit, PartitionWork, Settlement
+from tinymq.client.work.partition_work import Credit, JobSettlement, PartitionWork
 
 if TYPE_CHECKING:
     from tinymq.client.admin.groups import GroupDescription
@@ -123,12 +123,12 @@ class WorkerCore:
                 job = self._jobs.popleft()
             except IndexError:
                 return None
-            if job._state is State.WAITING and not job._partition_work.begins(job, self._cluster.clock.monotonic()):
+            if job._state is JobState.WAITING and not job._partition_work.begins(job, self._cluster.clock.monotonic()):
                 # Another worker may have it by now. The leader's next answer tells.
                 job._partition_work.parked.append(job)
                 self._wake(self._unpark)  # the answer may have come meanwhile
-            elif job._state is State.WAITING:
-                job._state = State.STARTED if start else State.TAKEN
+            elif job._state is JobState.WAITING:
+                job._state = JobState.STARTED if start else JobState.TAKEN
                 if start:
                     self.say(job, Verb.START, None, "")
                 return job
@@ -172,7 +172,7 @@ class WorkerCore:
                 job = self._jobs.popleft()
             except IndexError:  # a thread has just taken it
                 break
-            if job._state is State.WAITING:
+            if job._state is JobState.WAITING:
                 returned.append(job)
         for work in self._works.values():
             work.stop([job for job in returned if job.partition == work.partition])
@@ -212,15 +212,15 @@ class WorkerCore:
     def _send(self) -> None:
         """Hand everything that was said to the partitions, in as few settlements as possible."""
         self._flushing = False
-        parts: dict[tuple[int, Verb, float | None, str], Settlement] = {}
+        parts: dict[tuple[int, Verb, float | None, str], JobSettlement] = {}
         for _ in range(len(self._said)):
             job, verb, delay_s, error = self._said.popleft()
-            if verb is Verb.START and job._state is not State.STARTED:
+            if verb is Verb.START and job._state is not JobState.STARTED:
                 continue  # it is settled already: its settlement follows
             key = (job.partition, verb, delay_s, error)
             part = parts.get(key)
             if part is None:
-                part = parts[key] = Settlement(verb, [], delay_s, error)
+                part = parts[key] = JobSettlement(verb, [], delay_s, error)
             part.jobs.append(job)
             job._since_s = self._cluster.clock.monotonic() if verb is Verb.START else job._since_s
         for (partition, *_), settlement in parts.items():
@@ -371,7 +371,7 @@ class WorkerCore:
         text = "".join(traceback.format_exception(error))[-ERROR_LENGTH_MAX:]
         for work in self._works.values():
             for job in list(work.held.values()):
-                if job._state is State.TAKEN:
+                if job._state is JobState.TAKEN:
                     job.release()
                 elif job.in_hand:
                     job.nack(error=text)

@@ -18,8 +18,14 @@ from tinymq.base.topic_config import Storage
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
 from tinymq.log.broker_files.boot_id import after_boot, read_boot
+from tinymq.log.broker_files.broker_identity import (
+    BrokerIdentity,
+    read_identity,
+    read_registry,
+    write_identity,
+    write_registry,
+)
 from tinymq.log.broker_files.durability_marks import SUSPECT, DurabilityMark, DurabilityMarks, LoadedMarks, load_marks
-from tinymq.log.broker_files.identity import Identity, read_identity, read_registry, write_identity, write_registry
 from tinymq.log.broker_files.vote_store import LoadedVotes, VoteFile, VoteStore, load_votes
 from tinymq.log.engine.disk_engine import DiskEngine, DiskIncarnationCounts
 from tinymq.log.engine.memory_engine import MemoryEngine
@@ -45,7 +51,7 @@ class _Shared:
     """The files that all groups share, as found at opening."""
 
     lock: Lock
-    identity: Identity
+    identity: BrokerIdentity
     marks: DurabilityMarks
     vote_file: VoteFile
     votes: LoadedVotes
@@ -117,7 +123,7 @@ class Store:
         if level != self.identity.held_level:
             await self._change_identity(lambda identity: replace(identity, held_level=level))
 
-    async def _change_identity(self, changed: Callable[[Identity], Identity]) -> None:
+    async def _change_identity(self, changed: Callable[[BrokerIdentity], BrokerIdentity]) -> None:
         """Make one change at a time, each to the result of the previous one."""
         async with self._changing_identity:
             identity = changed(self.identity)
@@ -246,7 +252,7 @@ def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
         if identity is None:
             if on_disk:
                 raise CorruptData("the data directory has logs, but its broker.json is gone")
-            identity = Identity(broker_id, incarnation)
+            identity = BrokerIdentity(broker_id, incarnation)
             marks = DurabilityMarks(files, LoadedMarks({}, 0, complete=True))
             votes = LoadedVotes({}, 0, amnesia=False)
             vote_file = VoteFile(files, votes)
@@ -256,7 +262,7 @@ def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
             if identity.cluster_id is not None or on_disk:
                 raise WrongBroker(f"the data directory belongs to broker {identity.broker_id}, not {broker_id}")
             # The directory never came into a cluster, and has no log: it may have a new owner.
-            identity = Identity(broker_id, incarnation)
+            identity = BrokerIdentity(broker_id, incarnation)
             write_identity(files, identity)
         votes = load_votes(files)
         boot = files.boot_id()

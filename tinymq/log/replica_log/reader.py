@@ -21,7 +21,7 @@ from tinymq.log.replica_log.segment_list import SegmentList
 from tinymq.log.replica_log.sync_progress import SyncProgress
 from tinymq.log.replica_log.tail import Tail
 from tinymq.log.segment.index import NO_TIMESTAMP
-from tinymq.log.segment.published_batches import PublishedRun, Row, StagedRun, frames_of, sendable_frames
+from tinymq.log.segment.published_batches import IndexRow, PublishedRun, StagedRun, frames_of, sendable_frames
 from tinymq.log.segment.reads import Frames, Located, Span, find_data_frames, locate, read_data_frames, read_entries
 from tinymq.log.segment.segment import Segment
 from tinymq.log.segment.snapshot_files import Snapshot, read_base_snapshot
@@ -231,7 +231,7 @@ class LogReader:
             sparse = segment.sparse
             first, last = (sparse.row_of_index(items[n].entry_index) for n in (at, end - 1))
             rows = zip(sparse.indexes[first : last + 1], sparse.positions[first : last + 1], strict=True)
-            runs.append(StagedRun(segment.path, [Row(*row) for row in rows], items[at:end]))
+            runs.append(StagedRun(segment.path, [IndexRow(*row) for row in rows], items[at:end]))
             at = end
         return runs
 

@@ -14,7 +14,7 @@ from tinymq.format.entry import EntryHeader, Kind, crc32c
 from tinymq.format.made_frames import misfit
 from tinymq.format.transactional import PublishedItems, TransactionalHead, TransactionName
 from tinymq.log.files.files import File, open_to_read
-from tinymq.log.segment.scan import Frame, frames
+from tinymq.log.segment.scan import VerifiedFrame, frames
 from tinymq.log.segment.segment import SEGMENT_HEADER_SIZE, Segment, SegmentHeader, parse_segment_header
 
 
@@ -85,7 +85,7 @@ def _dump(file: File) -> Iterator[Dumped]:
         yield DumpedEnd(segment.end, count, None)
 
 
-def _entry(frame: Frame, problem: str | None, batches: _Batches) -> DumpedEntry:
+def _entry(frame: VerifiedFrame, problem: str | None, batches: _Batches) -> DumpedEntry:
     header, payload = frame.header, frame.payload
     transaction: TransactionalHead | PublishedItems | TransactionName | None = None
     try:

@@ -33,7 +33,7 @@ from tinymq.log.segment.reads import (
 BEFORE_BATCH = HEADER_SIZE + STAGED_HEAD_SIZE  # bytes of a STAGED entry in front of its batch
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """A row of a sparse index."""
 
     entry_index: int
@@ -45,7 +45,7 @@ class StagedRun:
     """Batches to read that lie in one segment."""
 
     path: str
-    rows: Sequence[Row]  # from the last one at or before the first batch to that of the last batch
+    rows: Sequence[IndexRow]  # from the last one at or before the first batch to that of the last batch
     items: Sequence[Item]
 
 
@@ -187,5 +187,5 @@ def _header(file: File, run: StagedRun, position: int, index: int) -> EntryHeade
     return header
 
 
-def _index(row: Row) -> int:
+def _index(row: IndexRow) -> int:
     return row.entry_index

@@ -23,7 +23,7 @@ class Problem:
 
 
 @value
-class Frame:
+class VerifiedFrame:
     """A whole frame. Its checksums are verified, its place in the chain is not."""
 
     position: int
@@ -47,7 +47,7 @@ def scan_segment(file: File, segment: Segment, note: Callable[[EntryHeader, int]
     return None
 
 
-def frames(file: File, position: int = SEGMENT_HEADER_SIZE, bytes_max: int | None = None) -> Iterator[Frame]:
+def frames(file: File, position: int = SEGMENT_HEADER_SIZE, bytes_max: int | None = None) -> Iterator[VerifiedFrame]:
     """Frames from `position` on: at least one, and no more than fit into `bytes_max`.
 
     Raises CorruptData, whose detail has the position, at the first frame that is not whole.
@@ -69,7 +69,7 @@ def frames(file: File, position: int = SEGMENT_HEADER_SIZE, bytes_max: int | Non
             if _only_zeros(file, position):
                 return
             raise CorruptData(error.message, position=position) from error
-        yield Frame(position, header, head, payload)
+        yield VerifiedFrame(position, header, head, payload)
         position += header.size
 
 

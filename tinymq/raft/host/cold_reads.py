@@ -9,7 +9,7 @@ from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
 from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.host.replicas import Replicas
-from tinymq.raft.host.schedule import Schedule
+from tinymq.raft.host.tick_schedule import TickSchedule
 from tinymq.raft.replica.group import Group
 from tinymq.raft.replica.replica import RaftReplica
 from tinymq.raft.roles.replication import APPEND_BYTES
@@ -18,7 +18,7 @@ from tinymq.raft.roles.replication import APPEND_BYTES
 class ColdReads:
     """The cold reads of all groups. A read that fails ends the replica, unless its log was replaced meanwhile."""
 
-    def __init__(self, groups: Mapping[GroupId, Group], schedule: Schedule, replicas: Replicas) -> None:
+    def __init__(self, groups: Mapping[GroupId, Group], schedule: TickSchedule, replicas: Replicas) -> None:
         self._groups = groups
         self._schedule = schedule
         self._replicas = replicas

@@ -27,7 +27,7 @@ from tinymq.raft.host.repair import Repairs
 from tinymq.raft.host.replica_env import HostReplicaEnv
 from tinymq.raft.host.replicas import Replicas
 from tinymq.raft.host.router import Router
-from tinymq.raft.host.schedule import Schedule
+from tinymq.raft.host.tick_schedule import TickSchedule
 from tinymq.raft.net.transport import Channel, Transport
 from tinymq.raft.peers.peers import Peers
 from tinymq.raft.peers.requests import Requests
@@ -70,7 +70,7 @@ class Host:
         self._members: Counter[int] = Counter()  # by broker: how many of the groups open here have it as a member
         self._holders: frozenset[int] = frozenset()  # brokers with any replica, as `set_holders` said last
         self._requests = Requests(self._send_control, clock)
-        self._schedule = Schedule(clock, self._tick)
+        self._schedule = TickSchedule(clock, self._tick)
         repairs = Repairs(broker_id, store, clock, self._peers, self._requests, self._groups)
         self._replicas = Replicas(
             broker_id=broker_id,

@@ -22,7 +22,7 @@ from tinymq.log.replica_log.log_config import LogConfig
 from tinymq.log.segment.snapshot_files import Snapshot
 from tinymq.raft.host.repair import Repairs
 from tinymq.raft.host.replica_env import HostReplicaEnv
-from tinymq.raft.host.schedule import Schedule
+from tinymq.raft.host.tick_schedule import TickSchedule
 from tinymq.raft.replica.group import Group, Role
 from tinymq.raft.replica.opening import open_replica
 from tinymq.raft.replica.snapshot_receiver import SnapshotReceiver
@@ -63,7 +63,7 @@ class Replicas:
     """Opens, fails, repairs and closes the replicas in `groups`. `changed` is called when a role may have changed."""
 
     def __init__(
-        self, broker_id: int, store: Store, schedule: Schedule, limits: Limits, repairs: Repairs,
+        self, broker_id: int, store: Store, schedule: TickSchedule, limits: Limits, repairs: Repairs,
         groups: dict[GroupId, Group], changed: Callable[[Group], None],
     ) -> None:  # fmt: skip
         self.installs = SnapshotReceiver(limits.state_bytes_max, self._install)

@@ -19,7 +19,7 @@ from tinymq.base.config import Limits, format_address
 from tinymq.base.errors import BrokerUnreachable, Closed, DeadlineExceeded, InvalidFrame, TinymqError
 from tinymq.net.connection_limits import host_of
 from tinymq.net.framing import PREFIX_BYTES, Chunk, FrameReader, pack_frame
-from tinymq.net.outbox import Outbox
+from tinymq.net.output_buffer import OutputBuffer
 from tinymq.net.socket_options import prepare
 from tinymq.net.tls_failures import reason_of
 from tinymq.net.tls_names import broker_of, tinymq_uri, uris_of
@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline: Timer | None = clock.call_later(HANDSHAKE_TIMEOUT_S, self._expire)
         self._age: Timer | None = None
         self._reason: TinymqError | None = None
-        self._outbox = Outbox()
+        self._output = OutputBuffer()
         self._flush_due = False
         self._wrote_s = -math.inf  # when the last frame that did not wait was written
         self._out_bytes_max = 0
@@ -86,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def buffered_bytes(self) -> int:
         """Bytes that `send` took and the operating system did not take yet."""
-        return self._outbox.unsent_bytes
+        return self._output.unsent_bytes
 
     def send(self, head: bytes, body: Sequence[Chunk]) -> bool:
         """Queue one frame. False while closing, or when the queue would exceed its bound.
@@ -99,10 +99,10 @@ class Connection(asyncio.BufferedProtocol):
         chunks, total = pack_frame(head, body)
         assert len(head) <= HEAD_BYTES_MAX, "a head over its bound"
         assert total - PREFIX_BYTES <= self._limits.peer_frame_bytes_max, "a frame over its bound"
-        if self._outbox.waiting and self._outbox.unsent_bytes + total > self._out_bytes_max:
+        if self._output.waiting and self._output.unsent_bytes + total > self._out_bytes_max:
             return False
-        self._outbox.put(chunks, total)
-        if self._flush_due or self._outbox.full:
+        self._output.put(chunks, total)
+        if self._flush_due or self._output.full:
             return True
         if self._clock.monotonic() - self._wrote_s < BURST_S:
             self._flush_due = True
@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
             self._age = self._clock.call_later(seconds, grow)
 
     def _grow_old(self, since_s: float, drain: bool) -> None:
-        if drain and self._outbox.unsent_bytes and self._clock.monotonic() - since_s < DRAIN_S:
+        if drain and self._output.unsent_bytes and self._clock.monotonic() - since_s < DRAIN_S:
             self._age = self._clock.call_later(DRAIN_POLL_S, partial(self._grow_old, since_s, drain))
         else:
             self.close(Closed("the connection is old"), sends=drain)
@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.closing = True
         self._reason = reason
-        self._outbox.drop()
+        self._output.drop()
         self._cancel_deadline()
         self._cancel_age()
         if self._transport is None:
@@ -159,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self.handshake.certified_broker = broker_of(tinymq_uri(uris_of(tls.getpeercert() or {})))
-        self._outbox.open(transport)
+        self._output.open(transport)
         prepare(transport.get_extra_info("socket"), UNACKNOWLEDGED_S)
         if self.closing:
             transport.abort()
@@ -204,18 +204,18 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def pause_writing(self) -> None:
-        self._outbox.pause()
+        self._output.pause()
 
     def resume_writing(self) -> None:
         self._flush_due = False
-        self._outbox.resume()
+        self._output.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.lost.done():
             return
         reason = self._reason or self._end(exc)
         self.closing = True
-        self._outbox.close()
+        self._output.close()
         self._cancel_deadline()
         self._cancel_age()
         if self._claim is not None and self._frame_deadline is not None:
@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._flush_due = False
-        self._outbox.flush()
+        self._output.flush()
 
     def _ask_for_room(self) -> None:
         """Ask for room for a large frame that has begun. Nothing is read until there is room for its buffer."""

@@ -1,7 +1,7 @@
 """`Transport` over framed TCP: the set of connections, and dialling them again.
 
-Peers, links and their callbacks belong here. One socket is connection.py, the proof of identity is handshake.py, bytes
-are framing.py.
+Peers, dialers and their callbacks belong here. One socket is connection.py, the proof of identity is handshake.py, and
+bytes are framing.py.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tinymq.net.tls_failures import reason_of
 from tinymq.net.tls_ports import PortTls
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.connection import Connection
+from tinymq.raft.net.dialer import Dialer
 from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Credentials, Handshake
-from tinymq.raft.net.link import Link
 from tinymq.raft.net.listener import Listener
 from tinymq.raft.net.transport import (
     HANDSHAKE_TIMEOUT_S,
@@ -102,7 +102,7 @@ class TcpTransport:
         self._token_bytes = token_bytes
         self.known_level = KNOWN_LEVEL  # the level of the build that this broker claims to run
         self._stopped = False
-        self._links: dict[tuple[int, Channel], Link] = {}
+        self._dialers: dict[tuple[int, Channel], Dialer] = {}
         self._proven: dict[int, PeerIdentity] = {}
         self._listener = Listener(
             lambda: Handshake.accept(self._credentials(), token_bytes(NONCE_BYTES), self.invite, self._admit),
@@ -122,41 +122,41 @@ class TcpTransport:
         return self._listener.address
 
     def send(self, peer: int, channel: Channel, message: peer_pb2.Peer, body: Sequence[Chunk] = ()) -> bool:
-        link = self._links.get((peer, channel))
-        if link is None or link.connection is None:
+        dialer = self._dialers.get((peer, channel))
+        if dialer is None or dialer.connection is None:
             return False
-        return link.connection.send(message.SerializeToString(), body)
+        return dialer.connection.send(message.SerializeToString(), body)
 
     def connected(self, peer: int, channel: Channel) -> bool:
-        link = self._links.get((peer, channel))
-        return link is not None and link.connection is not None and not link.connection.closing
+        dialer = self._dialers.get((peer, channel))
+        return dialer is not None and dialer.connection is not None and not dialer.connection.closing
 
     def identity(self, peer: int) -> PeerIdentity | None:
         return self._proven.get(peer)
 
     def buffered_bytes(self, peer: int, channel: Channel) -> int:
-        link = self._links.get((peer, channel))
-        return link.connection.buffered_bytes if link is not None and link.connection is not None else 0
+        dialer = self._dialers.get((peer, channel))
+        return dialer.connection.buffered_bytes if dialer is not None and dialer.connection is not None else 0
 
     def set_peer(self, address: PeerAddress) -> None:
         if address.broker_id == self._identity().broker_id or self._stopped:
             return
         for channel in Channel:
             key = (address.broker_id, channel)
-            link = self._links.get(key)
-            if link is None:
-                link = self._links[key] = Link(address, channel, self._clock, self._rng, self._dial)
+            dialer = self._dialers.get(key)
+            if dialer is None:
+                dialer = self._dialers[key] = Dialer(address, channel, self._clock, self._rng, self._dial)
                 if self._listener.started:
-                    link.start()
-            elif link.address != address:
-                link.address = address
-                link.reset("the peer's address has changed")
+                    dialer.start()
+            elif dialer.address != address:
+                dialer.address = address
+                dialer.reset("the peer's address has changed")
 
     def remove_peer(self, broker_id: int) -> None:
         for channel in Channel:
-            link = self._links.pop((broker_id, channel), None)
-            if link is not None:
-                link.stop("the peer was removed")
+            dialer = self._dialers.pop((broker_id, channel), None)
+            if dialer is not None:
+                dialer.stop("the peer was removed")
             connection = self._listener.accepted.get((broker_id, channel))
             if connection is not None:
                 connection.close(Closed("the peer was removed"))
@@ -169,16 +169,16 @@ class TcpTransport:
                     self._close((peer, channel), UnsupportedVersion(f"it does not know feature level {below}"))
 
     def _close(self, key: tuple[int, Channel], reason: TinymqError) -> None:
-        """Close the peer's connections on this channel, in both directions. A link dials again."""
-        link = self._links.get(key)
-        for connection in (self._listener.accepted.get(key), link.connection if link is not None else None):
+        """Close the peer's connections on this channel, in both directions. The dialer connects again."""
+        dialer = self._dialers.get(key)
+        for connection in (self._listener.accepted.get(key), dialer.connection if dialer is not None else None):
             if connection is not None:
                 connection.close(reason)
 
     def reset(self, peer: int, channel: Channel) -> None:
-        link = self._links.get((peer, channel))
-        if link is not None:
-            link.reset("reset")
+        dialer = self._dialers.get((peer, channel))
+        if dialer is not None:
+            dialer.reset("reset")
 
     @property
     def places(self) -> Places:
@@ -189,68 +189,70 @@ class TcpTransport:
         assert not self._stopped
         tls = PortTls(self._tls.accepts, self._tls.plain, HANDSHAKE_TIMEOUT_S) if self._tls is not None else None
         await self._listener.start(*self._listen, tls)
-        for link in self._links.values():
-            link.start()
+        for dialer in self._dialers.values():
+            dialer.start()
 
     async def stop(self) -> None:
         self._stopped = True
-        links = list(self._links.values())
-        self._links.clear()
-        for link in links:
-            link.stop("this broker stops")
-        opened = [link.connection for link in links if link.connection is not None]
+        dialers = list(self._dialers.values())
+        self._dialers.clear()
+        for dialer in dialers:
+            dialer.stop("this broker stops")
+        opened = [dialer.connection for dialer in dialers if dialer.connection is not None]
         await self._listener.stop()
-        await asyncio.gather(*(link.wait_stopped() for link in links), *(c.lost for c in opened))
+        await asyncio.gather(*(dialer.wait_stopped() for dialer in dialers), *(c.lost for c in opened))
 
     # ---- dialling ------------------------------------------------------------------------------------
 
-    async def _dial(self, link: Link) -> bool | None:
-        """Make one attempt of a link, until its connection ends.
+    async def _dial(self, dialer: Dialer) -> bool | None:
+        """Make one attempt to connect, and return when its connection ends.
 
         Return whether it opened; None: there is no cluster yet.
         """
         me = self._credentials()
         if not me.cluster_id:
-            await self._ask(link, me)
+            await self._ask(dialer, me)
             return None
-        address = link.address
+        address = dialer.address
 
         def opened(connection: Connection) -> None:
             if not self._prove(connection):
                 return
-            link.connection = connection
-            link.refusal = ""
+            dialer.connection = connection
+            dialer.refusal = ""
             if self._tls is not None:
                 # A part of the age, so that the acceptor need not end it, and not all of them at once.
                 connection.end_after(self._tls.age_s_max * self._rng.uniform(*DIALERS_SHARE), drain=True)
             if self.on_connected is not None and not self._stopped:
-                self.on_connected(address.broker_id, link.channel, connection.peer)
+                self.on_connected(address.broker_id, dialer.channel, connection.peer)
 
         def lost(connection: Connection, reason: TinymqError) -> None:
-            if link.connection is connection:
-                link.connection = None
+            if dialer.connection is connection:
+                dialer.connection = None
             if self._stopped or not connection.opened:
                 return
             if self.on_disconnected is not None:
-                self.on_disconnected(address.broker_id, link.channel, reason.message)
+                self.on_disconnected(address.broker_id, dialer.channel, reason.message)
 
         # The attempt returns when the connection has ended. One that never opened was refused, or reached no broker.
-        connection = await self._attempt(address, link.channel, me, opened, lost, plain=link.dials_plain)
+        connection = await self._attempt(address, dialer.channel, me, opened, lost, plain=dialer.dials_plain)
         if not connection.opened:
-            self._refused(link, connection.lost.result())
+            self._refused(dialer, connection.lost.result())
         # A cluster that moves to TLS has brokers without it. After each failure the other way is tried.
-        link.dials_plain = self._tls is not None and self._tls.plain and not connection.opened and not link.dials_plain
+        dialer.dials_plain = (
+            self._tls is not None and self._tls.plain and not connection.opened and not dialer.dials_plain
+        )
         return connection.opened
 
-    async def _ask(self, link: Link, me: Credentials) -> None:
-        """This broker belongs to no cluster, so ask for the peer's. It asks once in a while, on one of its links."""
-        if link.channel is not Channel.CONTROL or self._clock.monotonic() < link.ask_at:
+    async def _ask(self, dialer: Dialer, me: Credentials) -> None:
+        """This broker belongs to no cluster, so ask for the peer's. It asks once in a while, on one of its dialers."""
+        if dialer.channel is not Channel.CONTROL or self._clock.monotonic() < dialer.ask_at:
             return
-        connection = await self._attempt(link.address, link.channel, me, lambda _: None, lambda _, __: None)
-        link.ask_at = self._clock.monotonic() + JOIN_RETRY_S
+        connection = await self._attempt(dialer.address, dialer.channel, me, lambda _: None, lambda _, __: None)
+        dialer.ask_at = self._clock.monotonic() + JOIN_RETRY_S
         if self.on_invited is not None and not self._stopped:
             answer = connection.handshake.invitation or connection.lost.result()
-            self.on_invited(link.address.broker_id, answer)
+            self.on_invited(dialer.address.broker_id, answer)
 
     async def ask(self, host: str, port: int) -> Invitation:
         me = replace(self._credentials(), cluster_id=b"")
@@ -283,12 +285,12 @@ class TcpTransport:
             connection.close(Closed("dialling was given up"))
         return connection
 
-    def _refused(self, link: Link, error: TinymqError) -> None:
-        peer = link.address.broker_id
-        if link.refusal != error.code:  # a peer that is down is dialled for hours: say it once
-            link.refusal = error.code
+    def _refused(self, dialer: Dialer, error: TinymqError) -> None:
+        peer = dialer.address.broker_id
+        if dialer.refusal != error.code:  # a peer that is down is dialled for hours: say it once
+            dialer.refusal = error.code
             logger.warning(
-                "peer not reached", peer=peer, channel=link.channel.name, code=error.code, reason=error.message,
+                "peer not reached", peer=peer, channel=dialer.channel.name, code=error.code, reason=error.message,
                 hint=error.hint,
             )  # fmt: skip
         if self.on_refused is not None and not self._stopped:
@@ -326,9 +328,9 @@ class TcpTransport:
         if not self._prove(connection):
             return
         for channel in Channel:
-            link = self._links.get((connection.peer.broker_id, channel))
-            if link is not None:
-                link.hurry()
+            dialer = self._dialers.get((connection.peer.broker_id, channel))
+            if dialer is not None:
+                dialer.hurry()
 
     def _admit(self, dialer: PeerIdentity) -> None:
         check_only_one(self._proven.get(dialer.broker_id), dialer, heard=self.hears(dialer.broker_id))
@@ -348,8 +350,8 @@ class TcpTransport:
             return True
         for channel in Channel:
             accepted = self._listener.accepted.get((peer.broker_id, channel))
-            link = self._links.get((peer.broker_id, channel))
-            for other in (accepted, link.connection if link else None):
+            dialer = self._dialers.get((peer.broker_id, channel))
+            for other in (accepted, dialer.connection if dialer else None):
                 if other is not None and other is not connection and other.peer != peer:
                     other.close(BrokerUnreachable("the peer has restarted"))
         return True

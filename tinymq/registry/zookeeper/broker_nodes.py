@@ -9,7 +9,7 @@ from tinymq.registry.state.values import BrokerRecord
 from tinymq.registry.state.wire import broker_from_wire
 from tinymq.registry.zookeeper import tree
 from tinymq.registry.zookeeper.session import ZookeeperSession
-from tinymq.registry.zookeeper.tree import Create, Op, Put, Remove
+from tinymq.registry.zookeeper.tree import CreateNode, Op, PutNode, RemoveNode
 
 
 class BrokerNodes:
@@ -87,9 +87,9 @@ class BrokerNodes:
             return await self.own_ops(broker_from_wire(command.register_broker))
         path = tree.broker_path(command.unregister_broker.broker_id)
         if expired:
-            return [Create(path), Remove(path)]  # conflicts if it exists; ZooKeeper has no such check
+            return [CreateNode(path), RemoveNode(path)]  # conflicts if it exists; ZooKeeper has no such check
         node = await self._session.get(path)
-        return [Remove(path, node.version)] if node is not None else []
+        return [RemoveNode(path, node.version)] if node is not None else []
 
     async def own_ops(self, broker: BrokerRecord) -> list[Op]:
         """The operations that make the broker's node one of the present session. A node of an earlier session would go
@@ -97,7 +97,7 @@ class BrokerNodes:
         path, data = tree.broker_path(broker.broker_id), tree.pack_broker(broker)
         node = await self._session.get(path)
         if node is None:
-            return [Create(path, data, ephemeral=True)]
+            return [CreateNode(path, data, ephemeral=True)]
         if node.owner != self._session.session_id:
-            return [Remove(path, node.version), Create(path, data, ephemeral=True)]
-        return [Put(path, data, node.version)] if node.data != data else []
+            return [RemoveNode(path, node.version), CreateNode(path, data, ephemeral=True)]
+        return [PutNode(path, data, node.version)] if node.data != data else []

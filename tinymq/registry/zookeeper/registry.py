@@ -30,10 +30,10 @@ from tinymq.registry.state.state import RegistryState, reply_error
 from tinymq.registry.state.values import BrokerRecord
 from tinymq.registry.zookeeper import tree
 from tinymq.registry.zookeeper.broker_nodes import BrokerNodes
-from tinymq.registry.zookeeper.replica import Replica
 from tinymq.registry.zookeeper.retry import RETRY_S, Tries, Trying
-from tinymq.registry.zookeeper.session import Conflict, Disconnected, ZookeeperSession
-from tinymq.registry.zookeeper.tree import Change, Check
+from tinymq.registry.zookeeper.session import Disconnected, StaleTree, ZookeeperSession
+from tinymq.registry.zookeeper.stored_state import StoredState
+from tinymq.registry.zookeeper.tree import CheckNode, StoredChange
 
 REQUEST_BYTES_MAX = 1_000_000  # ZooKeeper accepts 1,048,575 in one request by default
 TROUBLE_S = 1.0  # before a tree that cannot be read is read again
@@ -57,8 +57,8 @@ class ZookeeperRegistry(BaseRegistry):
         self._session = session
         self._session.on_state = self._on_state
         self._session.on_watch = self._wake_up
-        self._replica = Replica(self._session, self._state, self._advanced)
-        self._trying = Trying(self._session, self._replica, clock)
+        self._stored = StoredState(self._session, self._state, self._advanced)
+        self._trying = Trying(self._session, self._stored, clock)
         self._nodes = BrokerNodes(self._session, self._state, timing.registration_lease_s)
         self._connected = False
         self._wake = asyncio.Event()
@@ -102,14 +102,14 @@ class ZookeeperRegistry(BaseRegistry):
                     f"this broker has data of {held}, and the registry {self._where} is empty",
                     hint="check the registry's URL: the registry that knows of them is another",
                 )
-            await self._session.commit(tree.first_ops(self._cluster_id))  # Conflict: another broker has
+            await self._session.commit(tree.first_ops(self._cluster_id))  # StaleTree: another broker has
             logger.info("registry_created", registry=self._where)
         elif tree.cluster_of(cluster.data) != self._cluster_id.hex():
             raise WrongCluster(
                 f"the registry {self._where} is of cluster {tree.cluster_of(cluster.data)[:32]}",
                 hint="give each cluster a path of its own in the registry's URL",
             )
-        await self._replica.load()
+        await self._stored.load()
 
     @property
     def reason(self) -> str:
@@ -130,7 +130,7 @@ class ZookeeperRegistry(BaseRegistry):
         await super().unregister_broker(broker_id, session)
 
     async def refresh(self, timeout_s: float) -> int:
-        await self._trying.settled(lambda tries: self._replica.refresh(), timeout_s)
+        await self._trying.settled(lambda tries: self._stored.refresh(), timeout_s)
         return self.version
 
     async def _submit(self, command: pb.Command, timeout_s: float) -> pb.Reply:
@@ -145,20 +145,20 @@ class ZookeeperRegistry(BaseRegistry):
         reply, effects = fork.apply(command)
         if fork.version == self.version:
             return reply  # the command was carried out before
-        change = Change(command, reply)
-        ops = tree.change_ops(self._state, fork, self._replica.node_version, change, effects, self._replica.deleted)
+        change = StoredChange(command, reply)
+        ops = tree.change_ops(self._state, fork, self._stored.node_version, change, effects, self._stored.deleted)
         if BrokersChanged() in effects:
             ops += await self._nodes.ops_of(command, expired=expired)
         if tree.size_of(ops) > REQUEST_BYTES_MAX:
             hint = f"ZooKeeper takes {REQUEST_BYTES_MAX} bytes at once: use fewer partitions or consumers"
             raise InvalidRequest(f"the change takes {tree.size_of(ops)} bytes", hint=hint)
         await self._trying.commit(ops, tries)
-        self._replica.apply(change)  # does nothing if the change has come back from ZooKeeper already
+        self._stored.apply(change)  # does nothing if the change has come back from ZooKeeper already
         return reply
 
     async def _hold(self, broker: BrokerRecord, tries: Tries) -> None:
         """Register `broker`, or create its node again."""
-        session_id, node_version = self._session.session_id, self._replica.node_version
+        session_id, node_version = self._session.session_id, self._stored.node_version
         if not self._nodes.holds(broker):
             return  # it has unregistered meanwhile
         if self._state.brokers.get(broker.broker_id) != broker:
@@ -166,7 +166,7 @@ class ZookeeperRegistry(BaseRegistry):
             if error is not None:
                 raise error
         elif ops := await self._nodes.own_ops(broker):
-            await self._trying.commit([Check(tree.VERSION, node_version), *ops], tries)
+            await self._trying.commit([CheckNode(tree.VERSION, node_version), *ops], tries)
         self._nodes.stood(broker, session_id)
 
     async def _expire(self, broker: BrokerRecord, tries: Tries) -> None:
@@ -205,11 +205,11 @@ class ZookeeperRegistry(BaseRegistry):
             if not self._session.connected:
                 continue
             try:
-                await self._replica.refresh()
+                await self._stored.refresh()
                 await self._check_registrations()
                 trouble = ""
                 continue
-            except (Conflict, Disconnected):
+            except (StaleTree, Disconnected):
                 await self._clock.sleep(RETRY_S)
             except TinymqError as error:
                 if trouble != error.message:

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
-from tinymq.registry.zookeeper.replica import Replica
-from tinymq.registry.zookeeper.session import Conflict, Disconnected, ZookeeperSession
+from tinymq.registry.zookeeper.session import Disconnected, StaleTree, ZookeeperSession
+from tinymq.registry.zookeeper.stored_state import StoredState
 from tinymq.registry.zookeeper.tree import Op
 
 RETRY_S = 0.03  # between two attempts
@@ -29,14 +29,14 @@ class Tries:
 class Trying:
     """Runs one call at a time, because two changes of one broker would only conflict with each other."""
 
-    def __init__(self, session: ZookeeperSession, replica: Replica, clock: Clock) -> None:
+    def __init__(self, session: ZookeeperSession, stored: StoredState, clock: Clock) -> None:
         self._session = session
-        self._replica = replica
+        self._stored = stored
         self._clock = clock
         self._turn = asyncio.Lock()
 
     async def settled(self, attempt: Callable[[Tries], Awaitable[T]], timeout_s: float) -> T:
-        """Call `attempt` until it returns, and return its result. Retries after Conflict and Disconnected only.
+        """Call `attempt` until it returns, and return its result. Retries after StaleTree and Disconnected only.
 
         Raises, at the deadline: DeadlineExceeded, or OutcomeUnknown if a transaction may have been done.
         """
@@ -63,14 +63,14 @@ class Trying:
             timer.cancel()
 
     async def commit(self, ops: Sequence[Op], tries: Tries) -> None:
-        """Commit a transaction of one call. Raises Conflict, Disconnected, Denied."""
+        """Commit a transaction of one call. Raises StaleTree, Disconnected, Denied."""
         before, tries.uncertain = tries.uncertain, True
         try:
             await self._session.commit(ops)
         except Disconnected as error:
             tries.uncertain = before or error.sent
             raise
-        except (Conflict, TinymqError):
+        except (StaleTree, TinymqError):
             tries.uncertain = before
             raise
 
@@ -83,13 +83,13 @@ class Trying:
                 async with self._turn:
                     # The transaction of an attempt without an answer may be among the new changes. The state then knows
                     # the command's id, and does not carry it out again.
-                    if failed is not None and self._replica.loaded:
-                        await self._replica.refresh()
-                        if isinstance(failed, Conflict) and self._replica.state.version == version:
-                            await self._replica.load()  # a conflict without a change: some node differs from our copy
-                    changes, version = self._replica.state.version - version, self._replica.state.version
+                    if failed is not None and self._stored.loaded:
+                        await self._stored.refresh()
+                        if isinstance(failed, StaleTree) and self._stored.state.version == version:
+                            await self._stored.load()  # a conflict without a change: some node differs from our copy
+                    changes, version = self._stored.state.version - version, self._stored.state.version
                     return await attempt(tries)
-            except (Conflict, Disconnected) as error:
+            except (StaleTree, Disconnected) as error:
                 failed, tries.failed = error, str(error)
             if isinstance(failed, Disconnected) or not changes:  # after a lost race, try again at once
                 await self._clock.sleep(RETRY_S)

@@ -32,7 +32,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from tinymq.base.clock import Clock
 from tinymq.base.config import ZookeeperUrl, parse_address
 from tinymq.base.errors import Denied, NotReady
-from tinymq.registry.zookeeper.tree import Check, Create, Op, Put, Remove
+from tinymq.registry.zookeeper.tree import CheckNode, CreateNode, Op, PutNode, RemoveNode
 
 RETRY_S = 0.05  # between the first two attempts to connect
 RETRY_S_MAX = 1.0
@@ -45,7 +45,7 @@ logger = structlog.get_logger("tinymq.registry")
 logging.getLogger("kazoo").addHandler(logging.NullHandler())  # else it writes to stderr; we log transitions
 
 
-class Conflict(Exception):
+class StaleTree(Exception):
     """The tree has changed since the transaction was made. Nothing was done."""
 
 
@@ -175,24 +175,24 @@ class ZookeeperSession:
                 await self._ask(partial(self._client.create_async, path, acl=acl))
 
     async def commit(self, ops: Sequence[Op]) -> None:
-        """Carry out all operations, or none. Raises Conflict."""
+        """Carry out all operations, or none. Raises StaleTree."""
         transaction, root = self._client.transaction(), self._url.chroot
         for op in ops:
             match op:
-                case Create(path, data, ephemeral):
+                case CreateNode(path, data, ephemeral):
                     transaction.create(root + path, data, ephemeral=ephemeral)
-                case Put(path, data, version):
+                case PutNode(path, data, version):
                     transaction.set_data(root + path, data, version)
-                case Remove(path, version):
+                case RemoveNode(path, version):
                     transaction.delete(root + path, version)
-                case Check(path, version):
+                case CheckNode(path, version):
                     transaction.check(root + path, version)
         results = await self._ask(transaction.commit_async)
         for op, result in zip(ops, results, strict=False):
             if isinstance(result, RolledBackError | RuntimeInconsistency):
                 continue  # this operation was undone, because another one failed
             if isinstance(result, BadVersionError | NoNodeError | NodeExistsError):
-                raise Conflict(f"{op.path}: {type(result).__name__}")
+                raise StaleTree(f"{op.path}: {type(result).__name__}")
             if isinstance(result, Exception):
                 raise _denied(op.path, result)
 

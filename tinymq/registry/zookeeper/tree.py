@@ -67,36 +67,36 @@ M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateNode:
     path: str
     data: bytes = b""
     ephemeral: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PutNode:
     path: str
     data: bytes
     version: int = -1  # of the node; -1: any version
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveNode:
     path: str
     version: int = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckNode:
     path: str
     version: int
 
 
-Op = Create | Put | Remove | Check
+Op = CreateNode | PutNode | RemoveNode | CheckNode
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StoredChange:
     """A command and its reply."""
 
     command: pb.Command
@@ -105,7 +105,7 @@ class Change:
 
 def size_of(ops: Iterable[Op]) -> int:
     """Bytes of a transaction on the wire, at most."""
-    sizes = (len(op.path.encode()) + len(op.data if isinstance(op, Create | Put) else b"") for op in ops)
+    sizes = (len(op.path.encode()) + len(op.data if isinstance(op, CreateNode | PutNode) else b"") for op in ops)
     return sum(size + OP_BYTES for size in sizes)
 
 
@@ -148,9 +148,9 @@ def first_ops(cluster_id: bytes) -> list[Op]:
     """The operations that create an empty registry."""
     cluster = {"format": FORMAT, "cluster_id": cluster_id.hex()}
     return [
-        Create(CLUSTER, json.dumps(cluster).encode()),
-        Create(VERSION, pack_version(RegistryState())),
-        *map(Create, FOLDERS),
+        CreateNode(CLUSTER, json.dumps(cluster).encode()),
+        CreateNode(VERSION, pack_version(RegistryState())),
+        *map(CreateNode, FOLDERS),
     ]
 
 
@@ -158,7 +158,7 @@ def change_ops(
     before: RegistryState,
     after: RegistryState,
     node_version: int,
-    change: Change,
+    change: StoredChange,
     effects: Sequence[Effect],
     deleted: Mapping[TopicId, str],
 ) -> list[Op]:
@@ -167,40 +167,45 @@ def change_ops(
     `node_version` is that of the node /version at the state `before`. `deleted` are the names below /deleted.
     """
     version = after.version
-    ops: list[Op] = [Put(VERSION, pack_version(after), node_version), Create(change_path(version), pack_change(change))]
+    ops: list[Op] = [
+        PutNode(VERSION, pack_version(after), node_version),
+        CreateNode(change_path(version), pack_change(change)),
+    ]
     if version > bounds.ANSWERED_MAX:
-        ops.append(Remove(change_path(version - bounds.ANSWERED_MAX)))
+        ops.append(RemoveNode(change_path(version - bounds.ANSWERED_MAX)))
     for effect in effects:
         ops += _written(effect, before, after, change.command)
-    ops += [Create(f"{DELETED}/{deleted_name(version, topic_id)}") for topic_id in after.deleted
+    ops += [CreateNode(f"{DELETED}/{deleted_name(version, topic_id)}") for topic_id in after.deleted
             if topic_id not in before.deleted]  # fmt: skip
-    ops += [Remove(f"{DELETED}/{deleted[topic_id]}") for topic_id in before.deleted if topic_id not in after.deleted]
+    ops += [
+        RemoveNode(f"{DELETED}/{deleted[topic_id]}") for topic_id in before.deleted if topic_id not in after.deleted
+    ]
     return ops
 
 
 def _written(effect: Effect, before: RegistryState, after: RegistryState, command: pb.Command) -> Iterator[Op]:
     match effect:
         case TopicCreated(topic):
-            yield Create(topic_path(topic.name), pack_topic(topic))
+            yield CreateNode(topic_path(topic.name), pack_topic(topic))
         case TopicAltered(topic):
-            yield Put(topic_path(topic.name), pack_topic(topic))
+            yield PutNode(topic_path(topic.name), pack_topic(topic))
         case TopicDeleted(topic):
-            yield Remove(topic_path(topic.name))
+            yield RemoveNode(topic_path(topic.name))
             for queue in topic.queues:
                 yield from _consumers_written(queue.group, before, after)
         case PartitionAdded(queue) | PartitionDeleted(queue):
-            yield Put(topic_path(queue.topic), pack_topic(after.topics[queue.topic]))
+            yield PutNode(topic_path(queue.topic), pack_topic(after.topics[queue.topic]))
             yield from _consumers_written(queue.group, before, after)
         case RecordChanged(kind, name):
             path, record = record_path(kind, name), after.records.get(kind, name)
             if record is None:
-                yield Remove(path)
+                yield RemoveNode(path)
             elif before.records.get(kind, name) is None:
-                yield Create(path, pack_record(record))
+                yield CreateNode(path, pack_record(record))
             else:
-                yield Put(path, pack_record(record))
+                yield PutNode(path, pack_record(record))
         case FeatureLevelRaised() if before.feature_level == FIRST_LEVEL:
-            yield Create(RECORDS)
+            yield CreateNode(RECORDS)
         case ConsumersChanged():
             yield from _consumers_written(_queue_of(command, after).group, before, after)
 
@@ -215,10 +220,10 @@ def _consumers_written(queue: GroupId, before: RegistryState, after: RegistrySta
     path, old, new = consumers_path(queue), before.consumers.of(queue), after.consumers.of(queue)
     if not new:
         if old:
-            yield Remove(path)
+            yield RemoveNode(path)
         return
     data = _json(pb.State(consumers=map(consumer_to_wire, new)))
-    yield Put(path, data) if old else Create(path, data)
+    yield PutNode(path, data) if old else CreateNode(path, data)
 
 
 # ---- contents ---------------------------------------------------------------------------------------------
@@ -268,16 +273,16 @@ def unpack_record(name: str, data: bytes) -> MetadataRecord:
     return record
 
 
-def pack_change(change: Change) -> bytes:
+def pack_change(change: StoredChange) -> bytes:
     parts = {"command": _fields(change.command), "reply": _fields(change.reply)}
     return json.dumps(parts, separators=(",", ":")).encode()
 
 
-def unpack_change(name: str, data: bytes) -> Change:
+def unpack_change(name: str, data: bytes) -> StoredChange:
     try:
         parts = json.loads(data)
         command, reply = parts["command"], parts["reply"]
-        return Change(
+        return StoredChange(
             json_format.ParseDict(command, pb.Command(), ignore_unknown_fields=True),
             json_format.ParseDict(reply, pb.Reply(), ignore_unknown_fields=True),
         )
@@ -318,7 +323,7 @@ def contents_of(
     topics: Iterable[TopicRecord],
     consumers: Iterable[pb.Consumer],
     deleted: Iterable[TopicId],
-    changes: Iterable[Change],
+    changes: Iterable[StoredChange],
     records: Iterable[MetadataRecord] = (),
 ) -> Contents:
     """The contents of a state, from the nodes that were read. `deleted` and `changes` are given oldest first."""

@@ -23,7 +23,7 @@ Rule = Operation | Literal["known", "secret", "switch"]
 secret; `switch`, the method decides, because it is needed while nobody is checked."""
 
 
-class Target(NamedTuple):
+class AccessTarget(NamedTuple):
     """One thing that a request wants to do."""
 
     operation: str
@@ -32,7 +32,7 @@ class Target(NamedTuple):
     all: bool = False  # every name that begins with `name`
 
 
-Targets = Callable[[Any], Iterable[Target]]
+Targets = Callable[[Any], Iterable[AccessTarget]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +52,21 @@ CHANNEL = Resource("channel", ("channel",))
 TRANSACTIONAL_ID = Resource("transactional_id", ("transactional_id", "application"))
 
 
-def _cursors(request: Any) -> Iterator[Target]:
+def _cursors(request: Any) -> Iterator[AccessTarget]:
     """The channels and groups whose cursors a ChannelsRequest moves or deletes."""
     for command in request.commands:
         ours = command.WhichOneof("command") in ("open", "commit", "seek", "stage")  # the others know channels only
         kind = "group" if ours and command.kind != CursorKind.CHANNEL else "channel"
-        yield Target("delete" if command.HasField("delete") else "read", kind, command.channel)
+        yield AccessTarget("delete" if command.HasField("delete") else "read", kind, command.channel)
 
 
-def _group_topics(request: Any) -> Iterator[Target]:
+def _group_topics(request: Any) -> Iterator[AccessTarget]:
     """What a new group will do: read its topics, and make and fill the topics of its dead letters."""
     for topic in request.topics:
         if is_pattern(topic):
-            yield Target("read", "topic", _beginning(topic), all=True)
+            yield AccessTarget("read", "topic", _beginning(topic), all=True)
         else:
-            yield Target("read", "topic", topic)
+            yield AccessTarget("read", "topic", topic)
     try:
         kind = GroupKind(request.kind)
         settings = parse_group_settings(kind, [(each.name, each.value) for each in request.settings])
@@ -76,7 +76,7 @@ def _group_topics(request: Any) -> Iterator[Target]:
         yield from dead_letter_targets(settings.get("dlq", ""), request.topics)
 
 
-def dead_letter_targets(dlq: str | None, topics: Iterable[str]) -> Iterator[Target]:
+def dead_letter_targets(dlq: str | None, topics: Iterable[str]) -> Iterator[AccessTarget]:
     """What a queue group with this setting does with the topics of its dead letters: its brokers make them at their
     first use, and write to them. "": each topic's own, TOPIC.dlq. None: there are no dead letters."""
     if dlq is None:
@@ -84,9 +84,9 @@ def dead_letter_targets(dlq: str | None, topics: Iterable[str]) -> Iterator[Targ
     for operation in ("create", "write"):
         for topic in topics if not dlq else (dlq,):
             if is_pattern(topic):
-                yield Target(operation, "topic", _beginning(topic), all=True)
+                yield AccessTarget(operation, "topic", _beginning(topic), all=True)
             else:
-                yield Target(operation, "topic", topic if dlq else topic + DEAD_LETTERS_SUFFIX)
+                yield AccessTarget(operation, "topic", topic if dlq else topic + DEAD_LETTERS_SUFFIX)
 
 
 def _beginning(pattern: str) -> str:
@@ -94,12 +94,16 @@ def _beginning(pattern: str) -> str:
     return pattern.partition("*")[0].partition("?")[0]
 
 
-def _consumer(request: Any) -> Iterator[Target]:
+def _consumer(request: Any) -> Iterator[AccessTarget]:
     """The group or the channel of a ConsumeMessageRequest."""
-    yield Target("read", "group", request.group) if request.group else Target("read", "channel", request.channel)
+    yield (
+        AccessTarget("read", "group", request.group)
+        if request.group
+        else AccessTarget("read", "channel", request.channel)
+    )
 
 
-def _dead_letters(request: Any) -> Iterator[Target]:
+def _dead_letters(request: Any) -> Iterator[AccessTarget]:
     """The topic that a group gets for its dead letters, if it gets a named one. For "" the method asks: the request
     does not name the group's topics."""
     for setting in request.settings:
@@ -107,29 +111,29 @@ def _dead_letters(request: Any) -> Iterator[Target]:
             yield from dead_letter_targets(setting.value, ())
 
 
-def _queue_channel(request: Any) -> Iterator[Target]:
+def _queue_channel(request: Any) -> Iterator[AccessTarget]:
     """The channel of a request that may name none."""
     if request.channel:
-        yield Target("describe", "channel", request.channel)
+        yield AccessTarget("describe", "channel", request.channel)
 
 
-def _level(request: Any) -> Iterator[Target]:
+def _level(request: Any) -> Iterator[AccessTarget]:
     """A FeatureLevelRequest shows, or changes."""
-    yield Target("alter" if request.action else "describe", "cluster", "")
+    yield AccessTarget("alter" if request.action else "describe", "cluster", "")
 
 
-def _added_topics(request: Any) -> Iterator[Target]:
+def _added_topics(request: Any) -> Iterator[AccessTarget]:
     """The topics of an AddPartitionsRequest: those that it writes to, and those whose cursors it moves."""
     for each in request.partitions:
-        yield Target("write", "topic", each.topic_id)
+        yield AccessTarget("write", "topic", each.topic_id)
     for each in request.offsets:
-        yield Target("read", "topic", each.topic_id)
+        yield AccessTarget("read", "topic", each.topic_id)
 
 
-def _rolled_back(request: Any) -> Iterator[Target]:
+def _rolled_back(request: Any) -> Iterator[AccessTarget]:
     """An owner rolls its own transaction back; without naming it, somebody ends another one's."""
     operation = "write" if request.HasField("transaction") else "alter"
-    yield Target(operation, "transactional_id", request.transactional_id)
+    yield AccessTarget(operation, "transactional_id", request.transactional_id)
 
 
 CURSORS = Resource("channel", targets=_cursors)
@@ -152,16 +156,16 @@ class Access:
     filters: bool = False  # the method itself leaves out what the caller may not describe
 
 
-def targets(access: Access, request: Message) -> Iterator[Target]:
+def targets(access: Access, request: Message) -> Iterator[AccessTarget]:
     """Yield everything that a request wants to do, repeats included. Raises nothing."""
     for operation, resource in ((access.operation, access.resource), *access.also):
         if resource.targets is not None:
             yield from resource.targets(request)
         elif resource.kind == "cluster":
-            yield Target(operation, "cluster", "")
+            yield AccessTarget(operation, "cluster", "")
         else:
             for name in _named(resource, request):
-                yield Target(operation, resource.kind, name)
+                yield AccessTarget(operation, resource.kind, name)
 
 
 def field_of(resource: Resource, kind: Any) -> str | None:

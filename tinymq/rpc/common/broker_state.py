@@ -23,7 +23,7 @@ from tinymq.broker.work.workers import Workers
 from tinymq.rpc.common.forward_mark import ForwardMarks
 
 
-class State(Enum):
+class BrokerState(Enum):
     """The state of a broker process, as `tinymq cluster status` shows it."""
 
     UNFORMED = "unformed"  # its data directory belongs to no cluster yet
@@ -34,13 +34,13 @@ class State(Enum):
 
 
 _WHY = {
-    State.UNFORMED: (
+    BrokerState.UNFORMED: (
         "this broker belongs to no cluster yet",
         "form one: tinymq cluster init -s ALL-BROKERS --secret-file FILE",
     ),
-    State.STARTING: ("this broker is starting", "try again shortly"),
-    State.STOPPING: ("this broker is stopping", "ask another broker"),
-    State.FAILED: ("this broker's disk failed", "ask another broker; see its log"),
+    BrokerState.STARTING: ("this broker is starting", "try again shortly"),
+    BrokerState.STOPPING: ("this broker is stopping", "ask another broker"),
+    BrokerState.FAILED: ("this broker's disk failed", "ask another broker; see its log"),
 }
 
 
@@ -51,7 +51,7 @@ class Serving:
         """`gate`: which calls are served; none: an open one. `secret`: of the cluster."""
         self.gate = gate if gate is not None else Gate(SystemClock(), Audit(SystemClock()))
         self.marks = ForwardMarks(secret)
-        self.state = State.STARTING
+        self.state = BrokerState.STARTING
         self.meter: Meter = Unmetered()
         self.quotas = Quotas(SystemClock(), Limits())
         self.metrics_address = ""  # of the metrics page, host:port; "" if there is none
@@ -111,7 +111,7 @@ class Serving:
 
     def running(self) -> Broker:
         """Return the broker. Raises NotReady with the reason why there is none."""
-        if self.state is State.RUNNING and self.broker is not None:
+        if self.state is BrokerState.RUNNING and self.broker is not None:
             return self.broker
         message, hint = _WHY.get(self.state, ("this broker is starting", ""))
         raise NotReady(message, hint=hint, state=self.state.value)

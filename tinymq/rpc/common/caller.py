@@ -20,7 +20,7 @@ from tinymq.broker.serve.makers import Maker
 from tinymq.net.connection_limits import host_of
 from tinymq.net.tls_names import end_of
 from tinymq.proto.methods import method_of
-from tinymq.rpc.common.access import SOME_TOPIC, Access, Target, targets
+from tinymq.rpc.common.access import SOME_TOPIC, Access, AccessTarget, targets
 from tinymq.rpc.common.broker_state import Serving
 from tinymq.rpc.common.call_context import CLIENT_ID, Context, client_of
 from tinymq.rpc.common.call_context import host_of as call_host
@@ -90,7 +90,7 @@ def require(operation: str, kind: str, name: str) -> None:
         present.require(operation, kind, name)
 
 
-def require_targets(wanted: Iterable[Target]) -> None:
+def require_targets(wanted: Iterable[AccessTarget]) -> None:
     """As `require`, for several."""
     present = _PERMITS.get()
     if present is not None:
@@ -189,7 +189,7 @@ def _check(present: Permits, access: Access, request: Message) -> None:
         _require(present, target)
 
 
-def _require(present: Permits, target: Target) -> None:
+def _require(present: Permits, target: AccessTarget) -> None:
     gate, caller, call = present.gate, present.caller, present.call
     if target.all:
         assert isinstance(target.name, str)

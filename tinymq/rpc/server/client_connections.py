@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tinymq.net.acceptor import RefusalLog
-from tinymq.net.connection_limits import Places, Refusal, host_of
+from tinymq.net.connection_limits import ConnectionRefusal, Places, host_of
 
 LOOK_S = 1.0  # between two scans
 CROWDED_LOOK_S = 0.25  # while the port is more than half full
@@ -89,8 +89,8 @@ class ClientConnections:
             del self._seen[fd]
         self.places.recount(each.host for each in self._seen.values() if each.host is not None)
         if ended:
-            self.places.refuse(Refusal.HOST, ended)
-            self._log.note(Refusal.HOST, ended)
+            self.places.refuse(ConnectionRefusal.HOST, ended)
+            self._log.note(ConnectionRefusal.HOST, ended)
 
     def _look_at(self, fd: int) -> Seen | None:
         """Describe a descriptor. None: it is not a socket, or it is closed."""

@@ -14,7 +14,7 @@ from tinymq.broker.replicas.recovery import Recovery
 from tinymq.broker.replicas.survey_wire import order_from_wire, report_to_wire
 from tinymq.broker.replicas.transfers import Transfers
 from tinymq.broker.serve.broker import Broker
-from tinymq.broker.serve.scans import Sent
+from tinymq.broker.serve.scans import ScanProgress
 from tinymq.broker.serve.slices import Slice
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import tinymq_pb2 as pb
@@ -37,7 +37,7 @@ CALL_TIMEOUT_S_MAX = 600.0
 MARGIN_S = 0.2  # reserved for the answer: if it came after the client's deadline, the outcome would be unknown
 
 
-class Replicas(Protocol):
+class StatusSource(Protocol):
     """The source of a broker's status (the application)."""
 
     @property
@@ -56,7 +56,7 @@ class AdminService(pb_grpc.AdminServicer):
     """service Admin."""
 
     def __init__(
-        self, serving: Serving, formation: Formation, replicas: Replicas, recovery: Recovery, transfers: Transfers,
+        self, serving: Serving, formation: Formation, replicas: StatusSource, recovery: Recovery, transfers: Transfers,
         secret: bytes,
     ) -> None:  # fmt: skip
         self._serving = serving
@@ -303,7 +303,7 @@ def _status_to_wire(status: GroupStatus, broker: Broker | None) -> pb.ReplicaSta
     )
 
 
-def _sent_to_wire(broker: Broker, sent: Sent) -> pb.ScanServed:
+def _sent_to_wire(broker: Broker, sent: ScanProgress) -> pb.ScanServed:
     topic = broker.registry.get_topic_by_id(sent.group.topic_id)
     return pb.ScanServed(
         topic_id=sent.group.topic_id,

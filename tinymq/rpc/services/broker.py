@@ -65,8 +65,8 @@ class BrokerService(pb_grpc.BrokerServicer):
         await self.fetch(request_iterator, GrpcReplies(context), client_of(context), credential, age_s_max)
 
     async def produce(
-        self, arriving: AsyncIterator[Iterable[Batch]], replies: produce.Replies, client: str, credential: Credential,
-        age_s_max: float,
+        self, arriving: AsyncIterator[Iterable[Batch]], replies: produce.ProduceReplies, client: str,
+        credential: Credential, age_s_max: float,
     ) -> None:  # fmt: skip
         """Serve one stream of batches, from either port, to the caller of `credential`, for at most `age_s_max`. It
         counts to the quota of the user while callers are checked, else of `client`. Raises Unauthenticated."""
@@ -81,7 +81,7 @@ class BrokerService(pb_grpc.BrokerServicer):
     async def fetch(
         self,
         requests: AsyncIterator[pb.FetchRequest],
-        replies: fetch.Replies,
+        replies: fetch.FetchReplies,
         client: str,
         credential: Credential,
         age_s_max: float,

@@ -19,7 +19,7 @@ from tinymq.base.types import GroupId, TopicId, check_scan_id
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.fetch import Fetch, FetchQuery, FetchResult
 from tinymq.broker.serve.fetch_waits import FetchShare
-from tinymq.broker.serve.quotas import UNLIMITED, Share
+from tinymq.broker.serve.quotas import UNLIMITED, ClientQuota
 from tinymq.broker.serve.scans import count_records
 from tinymq.broker.serve.slices import Slice
 from tinymq.log.segment.reads import StoredFrames
@@ -33,7 +33,7 @@ CALL = "Broker.Fetch"  # to the meter
 FILES_MAX = 4  # of a stream, that wait open for their turn
 
 
-class Replies(Protocol):
+class FetchReplies(Protocol):
     """The sink for a stream's answers."""
 
     async def write(self, message: FetchAnswer) -> None:
@@ -56,8 +56,8 @@ class FetchStream:
     """One client's stream, from its opening to its end."""
 
     def __init__(
-        self, serving: Serving, replies: Replies, limits: Limits, guard: StreamGuard, share: Share = UNLIMITED, *,
-        sends_files: bool = False,
+        self, serving: Serving, replies: FetchReplies, limits: Limits, guard: StreamGuard,
+        share: ClientQuota = UNLIMITED, *, sends_files: bool = False,
     ) -> None:  # fmt: skip
         """`guard` calls `refuse`. `sends_files`: answers may have StoredFrames."""
         self._guard = guard

@@ -9,7 +9,7 @@ from tinymq.base.group_config import SETTINGS, GroupKind
 from tinymq.base.types import PartitionId, TopicId, check_consumer_name
 from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.groups.alteration import Alteration
-from tinymq.broker.groups.definition import START_EARLIEST, Group
+from tinymq.broker.groups.definition import START_EARLIEST, GroupDefinition
 from tinymq.broker.members.group_members import Member, Owned
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -35,7 +35,7 @@ class GroupsService(pb_grpc.GroupsServicer):
     @unary(operation="create", resource=GROUP, also=(("read", GROUP_TOPICS),))
     async def CreateGroup(self, request: pb.CreateGroupRequest, context: Context) -> pb.CreateGroupReply:
         groups = self._serving.running_groups()
-        wanted = Group(
+        wanted = GroupDefinition(
             name=request.name,
             kind=_kind(request.kind),
             topics=tuple(request.topics),
@@ -154,7 +154,7 @@ def _check_session(member: str, session: bytes) -> None:
         raise InvalidRequest(f"a session of {len(session)} bytes", hint=f"a session is {SESSION_BYTES} random bytes")
 
 
-def group_to_wire(group: Group) -> pb.GroupInfo:
+def group_to_wire(group: GroupDefinition) -> pb.GroupInfo:
     declared, config = SETTINGS[group.kind], group.config()
     return pb.GroupInfo(
         name=group.name,

@@ -19,7 +19,7 @@ from tinymq.broker.delayed.bounds import Due
 from tinymq.broker.partition.admission import admit, cost_of, declare, is_heavy
 from tinymq.broker.partition.partition import Acks, Partition, Produced
 from tinymq.broker.serve.broker import Broker
-from tinymq.broker.serve.quotas import UNLIMITED, Share
+from tinymq.broker.serve.quotas import UNLIMITED, ClientQuota
 from tinymq.broker.serve.slices import Slice
 from tinymq.format.batch import CheckedBatch, Declared
 from tinymq.proto import tinymq_pb2 as pb
@@ -40,7 +40,7 @@ Batch = tuple[pb.ProduceBatch, bytes]
 """The metadata of a batch, and its payload, which travels beside it."""
 
 
-class Replies(Protocol):
+class ProduceReplies(Protocol):
     """The sink for a stream's answers."""
 
     async def write(self, message: pb.ProduceReply) -> None:
@@ -69,7 +69,9 @@ async def unpacked(requests: AsyncIterator[pb.ProduceRequest]) -> AsyncIterator[
 class ProduceStream:
     """One client's stream, from its opening to its end."""
 
-    def __init__(self, serving: Serving, replies: Replies, guard: StreamGuard, share: Share = UNLIMITED) -> None:
+    def __init__(
+        self, serving: Serving, replies: ProduceReplies, guard: StreamGuard, share: ClientQuota = UNLIMITED
+    ) -> None:
         self._serving = serving
         self._guard = guard
         self._meter = serving.meter

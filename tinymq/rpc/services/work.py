@@ -40,7 +40,7 @@ _VERBS = {
 }
 
 
-class Replies(Protocol):
+class WorkReplies(Protocol):
     """The sink for a stream's answers."""
 
     async def write(self, message: pb.WorkReply) -> None:
@@ -51,7 +51,7 @@ class Replies(Protocol):
 class WorkStream:
     """One worker's stream, from its opening to its end. It is the WorkerPort of its attachments."""
 
-    def __init__(self, serving: Serving, replies: Replies, client: str, guard: StreamGuard) -> None:
+    def __init__(self, serving: Serving, replies: WorkReplies, client: str, guard: StreamGuard) -> None:
         """`guard` calls `refuse`."""
         self.client = client[:CLIENT_CHARS_MAX]
         self._guard = guard

@@ -7,7 +7,7 @@ from typing import Any
 from tinymq.broker.groups import queue_leases
 from tinymq.broker.groups.key_order import KeyOrder
 from tinymq.broker.groups.lease_proposals import LeaseProposals
-from tinymq.broker.groups.lease_values import Verdict, has_settled
+from tinymq.broker.groups.lease_values import SettlementResult, has_settled
 from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq_chaos.mutants.mutant import Patches, mutant
 
@@ -130,7 +130,7 @@ def burials_free_their_key(p: Patches) -> None:
     test=f"{RULES}an_ack_under_an_older_grant_does_not_end_a_newer_lease",
 )
 def any_ack_counts(p: Patches) -> None:
-    def ack(self: QueueLeases, session: bytes, connection: int, grant: Any, now_s: float) -> Verdict:
+    def ack(self: QueueLeases, session: bytes, connection: int, grant: Any, now_s: float) -> SettlementResult:
         lease = self.leases.get(grant.offset)
         if lease is not None:
             session, grant = lease.session, lease.grant

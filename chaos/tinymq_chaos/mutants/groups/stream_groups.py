@@ -11,10 +11,10 @@ from tinymq.broker.coordinator import led_replicas, rules
 from tinymq.broker.coordinator.rules import MemberHeartbeat
 from tinymq.broker.coordinator.sessions import GroupSessions
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
-from tinymq.broker.members.group_members import Change, Members, Owned, changed
+from tinymq.broker.members.group_members import Members, MembersDelta, Owned, changed
 from tinymq.broker.state import cursor
 from tinymq.client.group.fetched_records import TopicPartition
-from tinymq.client.group.member_state import Beat, Grant, MemberState
+from tinymq.client.group.member_state import Beat, MemberState, Ownership
 from tinymq_chaos.mutants.mutant import Patches, mutant, replaces
 
 CURSORS = "tests/broker/state/test_group_cursors.py::test_"
@@ -60,10 +60,10 @@ def epochs_that_members_saw_come_again(p: Patches) -> None:
     test=f"{RULES}another_life_of_a_member_gets_its_partitions_under_other_epochs",
 )
 @replaces(rules.heard)
-def static_members_keep_their_epochs(heard: Any, state: Members, beat: MemberHeartbeat) -> Change:
-    change: Change = heard(state, beat)
+def static_members_keep_their_epochs(heard: Any, state: Members, beat: MemberHeartbeat) -> MembersDelta:
+    change: MembersDelta = heard(state, beat)
     same = {place: Owned(at.member, state.owned[place].epoch) for place, at in change.owned.items() if at is not None}
-    return Change(change.members, {**change.owned, **same}, change.counter)
+    return MembersDelta(change.members, {**change.owned, **same}, change.counter)
 
 
 # ---- the coordinator ----------------------------------------------------------------------------------------------
@@ -74,10 +74,12 @@ def static_members_keep_their_epochs(heard: Any, state: Members, beat: MemberHea
     test=f"{RULES}a_partition_moves_in_three_steps_and_what_stays_is_not_touched",
 )
 @replaces(rules.rebalanced)
-def partitions_move_at_once(rebalanced: Any, state: Members, places: Sequence[PartitionId], assign: Any) -> Change:
+def partitions_move_at_once(
+    rebalanced: Any, state: Members, places: Sequence[PartitionId], assign: Any
+) -> MembersDelta:
     free = {place: at for place, at in state.owned.items() if not at.revoking}
     fewer = Members(state.group_id, state.revision, state.counter, state.members, free)
-    change: Change = rebalanced(fewer, places, assign)
+    change: MembersDelta = rebalanced(fewer, places, assign)
     return change
 
 
@@ -110,7 +112,7 @@ def coordinators_begin_too_early(p: Patches) -> None:
     test=f"{SERVICE}an_assignment_is_announced_when_it_is_committed",
 )
 def assignments_are_announced_uncommitted(p: Patches) -> None:
-    async def commit(self: Any, name: str, state: Members, change: Change, *, remove: bool = False) -> None:
+    async def commit(self: Any, name: str, state: Members, change: MembersDelta, *, remove: bool = False) -> None:
         answer = asyncio.ensure_future(real(self, name, state, change, remove=remove))
         await asyncio.sleep(0)
         shown = self.groups.get(name, Members())
@@ -182,9 +184,11 @@ def absence_counts_at_once(p: Patches) -> None:
 
 @mutant("stream groups: what is assigned again has a new epoch", test=f"{RULES}what_is_assigned_again_has_a_new_epoch")
 @replaces(rules.rebalanced)
-def epochs_are_assigned_again(rebalanced: Any, state: Members, places: Sequence[PartitionId], assign: Any) -> Change:
-    change: Change = rebalanced(state, places, assign)
-    return Change(change.members, change.owned, 0)
+def epochs_are_assigned_again(
+    rebalanced: Any, state: Members, places: Sequence[PartitionId], assign: Any
+) -> MembersDelta:
+    change: MembersDelta = rebalanced(state, places, assign)
+    return MembersDelta(change.members, change.owned, 0)
 
 
 @mutant(
@@ -267,6 +271,6 @@ def replaced_coordinators_assign(p: Patches) -> None:
 )
 @replaces(MemberState.let_go)
 def any_grant_is_let_go(
-    let_go: Any, self: MemberState, place: TopicPartition, grant: Grant, *, fenced_at: int = 0
+    let_go: Any, self: MemberState, place: TopicPartition, grant: Ownership, *, fenced_at: int = 0
 ) -> None:
     let_go(self, place, self.owned.get(place, grant), fenced_at=fenced_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.client.work.confirmation import Confirmation
-from tinymq.client.work.job import State
+from tinymq.client.work.job import JobState
 from tinymq.client.work.partition_work import PartitionWork
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.mutants.mutant import Patches, mutant
@@ -27,7 +27,7 @@ def workers_take_any_grant(p: Patches) -> None:
 )
 def settled_jobs_are_not_listed(p: Patches) -> None:
     def attach(self: PartitionWork, attachment: int, now_s: float) -> pb.WorkAttach:
-        self.held = {offset: job for offset, job in self.held.items() if job._state is not State.SETTLED}
+        self.held = {offset: job for offset, job in self.held.items() if job._state is not JobState.SETTLED}
         made: pb.WorkAttach = real(self, attachment, now_s)
         return made
 

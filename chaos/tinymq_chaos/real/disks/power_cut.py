@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Directory, Inode
+from tinymq.simulation.faulty_inodes import SECTOR_BYTES, FaultyDirectory, Inode, NameChange
 from tinymq_chaos.real.disks import unsynced_changes as unsynced
 from tinymq_chaos.real.disks.unsynced_changes import NAMES, ChangeKind, JournalRecord
 
@@ -57,13 +57,13 @@ class DeadDirectory:
     def __init__(self, data: Path) -> None:
         self._data = data
         self._records = list(unsynced.read(data))
-        self._root = Directory()
+        self._root = FaultyDirectory()
         self._sources: dict[Inode, Path] = {}
         self._files: dict[int, Inode] = {}  # by their number in the journal
         # by the sequence of a change of names: the node that it names
-        self._nodes: dict[int, Inode | Directory | None] = {}
+        self._nodes: dict[int, Inode | FaultyDirectory | None] = {}
         self._replaced: dict[int, Inode] = {}
-        self._pending: list[tuple[int, Change]] = []
+        self._pending: list[tuple[int, NameChange]] = []
         self._scan(data, self._root)
         self._go_back()
         self._make_durable(self._root)
@@ -115,11 +115,11 @@ class DeadDirectory:
 
     # The tree of names
 
-    def _scan(self, path: Path, folder: Directory) -> None:
+    def _scan(self, path: Path, folder: FaultyDirectory) -> None:
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             if entry.is_dir(follow_symlinks=False):
                 if path != self._data or entry.name != unsynced.FOLDER:
-                    inner = folder.names[entry.name] = Directory()
+                    inner = folder.names[entry.name] = FaultyDirectory()
                     self._scan(path / entry.name, inner)
             else:
                 folder.names[entry.name] = inode = Inode()
@@ -146,11 +146,11 @@ class DeadDirectory:
     def _undo(self, record: JournalRecord) -> None:
         folder, name = self._folder(record.path)
         if record.kind in (ChangeKind.CREATE, ChangeKind.MAKE_FOLDER):
-            node: Inode | Directory | None = folder.names.pop(name)
+            node: Inode | FaultyDirectory | None = folder.names.pop(name)
             if isinstance(node, Inode):
                 self._files.setdefault(record.file, node)
         elif record.kind is ChangeKind.REMOVE_FOLDER:
-            folder.names[name] = node = Directory()
+            folder.names[name] = node = FaultyDirectory()
             self._nodes[record.sequence] = None
             return
         elif record.kind is ChangeKind.REMOVE:
@@ -184,28 +184,28 @@ class DeadDirectory:
         elif record.kind in NAMES:
             node = self._nodes[record.sequence]
             if record.kind is ChangeKind.RENAME:
-                change = Change(*self._folder(record.new_path), node, old=self._folder(record.path))
+                change = NameChange(*self._folder(record.new_path), node, old=self._folder(record.path))
             else:
-                change = Change(*self._folder(record.path), node)
+                change = NameChange(*self._folder(record.path), node)
             change.show()
             self._pending.append((record.sequence, change))
 
-    def _make_durable(self, folder: Directory) -> None:
+    def _make_durable(self, folder: FaultyDirectory) -> None:
         folder.durable = dict(folder.names)
         for node in folder.names.values():
-            if isinstance(node, Directory):
+            if isinstance(node, FaultyDirectory):
                 self._make_durable(node)
 
-    def _node(self, path: str) -> Inode | Directory | None:
-        node: Inode | Directory | None = self._root
+    def _node(self, path: str) -> Inode | FaultyDirectory | None:
+        node: Inode | FaultyDirectory | None = self._root
         for name in path.split("/") if path else ():
-            node = node.names.get(name) if isinstance(node, Directory) else None
+            node = node.names.get(name) if isinstance(node, FaultyDirectory) else None
         return node
 
-    def _folder(self, path: str) -> tuple[Directory, str]:
+    def _folder(self, path: str) -> tuple[FaultyDirectory, str]:
         """Return the directory of a path, and the name in it."""
         folder = self._node(path.rpartition("/")[0])
-        assert isinstance(folder, Directory), path
+        assert isinstance(folder, FaultyDirectory), path
         return folder, _name(path)
 
     def _settle(self) -> None:
@@ -221,7 +221,11 @@ class DeadDirectory:
                 os.rename(source, staged[inode])
         for folder, _, _ in sorted(os.walk(self._data), reverse=True):
             path = Path(folder).relative_to(self._data).as_posix()
-            if path != "." and path.split("/")[0] != unsynced.FOLDER and not isinstance(self._node(path), Directory):
+            if (
+                path != "."
+                and path.split("/")[0] != unsynced.FOLDER
+                and not isinstance(self._node(path), FaultyDirectory)
+            ):
                 os.rmdir(folder)
         for path in _folders(self._root):
             (self._data / path).mkdir(exist_ok=True)
@@ -241,10 +245,10 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _folders(folder: Directory, prefix: str = "") -> Iterator[str]:
+def _folders(folder: FaultyDirectory, prefix: str = "") -> Iterator[str]:
     """Return the paths of directories, outer ones first."""
     for name, node in folder.names.items():
-        if isinstance(node, Directory):
+        if isinstance(node, FaultyDirectory):
             yield prefix + name
             yield from _folders(node, f"{prefix}{name}/")
 

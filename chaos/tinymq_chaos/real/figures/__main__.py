@@ -25,12 +25,12 @@ from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.figures import measures
 from tinymq_chaos.real.figures.figure import Figure, table
 from tinymq_chaos.real.figures.load import Load
-from tinymq_chaos.real.figures.measures import PARTITIONS, TOPIC, Trial
+from tinymq_chaos.real.figures.measures import PARTITIONS, TOPIC, FigureTrial
 
 BROKERS = 3
 STRAIGHT = {"advertise": "", "stream_advertise": "", "dial": [], "forward": []}  # settings without proxies
 THROUGH_PROXIES = {"failover-unseen", "chain"}
-Measure = Callable[[Trial], Awaitable[Figure]]
+Measure = Callable[[FigureTrial], Awaitable[Figure]]
 
 
 def measured(options: argparse.Namespace) -> dict[str, Measure]:
@@ -84,7 +84,7 @@ async def take(name: str, measure: Measure, folder: Path, rng: random.Random) ->
         async with AsyncClient(servers, request_timeout_ms=30_000) as client:
             await client.admin.create_topic(TOPIC, PARTITIONS, BROKERS)
             load = Load(client, TOPIC, PARTITIONS)
-            return await measure(Trial(cluster, servers, client, load, rng, partial(_say_of, name)))
+            return await measure(FigureTrial(cluster, servers, client, load, rng, partial(_say_of, name)))
     finally:
         await asyncio.to_thread(cluster.close)
 

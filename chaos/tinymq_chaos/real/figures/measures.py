@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Trial:
+class FigureTrial:
     """A cluster, a client and a load on it, for one figure."""
 
     cluster: Cluster
@@ -97,13 +97,13 @@ class Pauses:
                 self.elsewhere.append(ended_s - began_s)
 
 
-async def failover(trial: Trial, failures: int) -> Figure:
+async def failover(trial: FigureTrial, failures: int) -> Figure:
     """kill -9 of a broker that leads, again and again."""
     what = "writes resume after `kill -9` of their leader, seen by a client"
     return await _failover(trial, failures, "failover", what, [(0.5, 0.6), (0.99, 1.0)])
 
 
-async def failover_unseen(trial: Trial, failures: int) -> Figure:
+async def failover_unseen(trial: FigureTrial, failures: int) -> Figure:
     """The same without refused connections: a proxy keeps accepting them, as if the machine were gone.
 
     Only silence shows the failure.
@@ -112,7 +112,9 @@ async def failover_unseen(trial: Trial, failures: int) -> Figure:
     return await _failover(trial, failures, "failover-unseen", what, [(0.5, math.inf), (0.99, 1.0)])
 
 
-async def _failover(trial: Trial, failures: int, name: str, what: str, bounds: Sequence[tuple[float, float]]) -> Figure:
+async def _failover(
+    trial: FigureTrial, failures: int, name: str, what: str, bounds: Sequence[tuple[float, float]]
+) -> Figure:
     pauses = Pauses()
     async with trial.load.running():
         for trial.failures in range(failures):
@@ -135,7 +137,7 @@ async def _failover(trial: Trial, failures: int, name: str, what: str, bounds: S
     )  # fmt: skip
 
 
-async def paused_leader(trial: Trial, failures: int) -> Figure:
+async def paused_leader(trial: FigureTrial, failures: int) -> Figure:
     """SIGSTOP of a broker that leads, for six seconds.
 
     When it wakes, a client that still takes it for the leader asks at once for the ends of its logs.
@@ -172,7 +174,7 @@ async def paused_leader(trial: Trial, failures: int) -> Figure:
     )  # fmt: skip
 
 
-async def chain(trial: Trial, seconds: float) -> Figure:
+async def chain(trial: FigureTrial, seconds: float) -> Figure:
     """Of three brokers, the first and the last cannot reach each other."""
     first, *_, last = trial.cluster.brokers
     async with trial.load.running():
@@ -210,7 +212,7 @@ def away(acks: list[AcknowledgedWrite], since_s: float, until_s: float) -> float
     return sum(b - a for a, b in pairwise(at) if b - a > PAUSE_S)
 
 
-async def rolling_restart(trial: Trial, rounds: int) -> Figure:
+async def rolling_restart(trial: FigureTrial, rounds: int) -> Figure:
     """Stop and start each broker politely, with writers and a reader at work."""
     async with trial.load.running(reading=True):
         for trial.failures in range(rounds):
@@ -234,7 +236,7 @@ def _longest(acks: list[AcknowledgedWrite]) -> float:
     return max(b - a for a, b in pairwise(at))
 
 
-async def cold_start(trial: Trial, rounds: int, log_bytes: int = GIB) -> Figure:
+async def cold_start(trial: FigureTrial, rounds: int, log_bytes: int = GIB) -> Figure:
     """Kill every broker and start it again, with so many bytes in each one's log."""
     await _fill(trial, log_bytes)
     served: list[float] = []
@@ -256,7 +258,7 @@ async def cold_start(trial: Trial, rounds: int, log_bytes: int = GIB) -> Figure:
     )  # fmt: skip
 
 
-async def _fill(trial: Trial, size: int) -> None:
+async def _fill(trial: FigureTrial, size: int) -> None:
     rows = 1000
     batch = pa.table(
         {"value": pa.array([bytes(8) + random.Random(n).randbytes(1016) for n in range(rows)], pa.binary())}
@@ -285,7 +287,7 @@ def _bytes(folder: Path) -> int:
 
 
 async def _conclude(
-    trial: Trial, name: str, what: str, parts: tuple[FigurePart, ...], basis: str, samples: dict[str, list[float]]
+    trial: FigureTrial, name: str, what: str, parts: tuple[FigurePart, ...], basis: str, samples: dict[str, list[float]]
 ) -> Figure:
     """Add the outcome of the records."""
     load = trial.load

@@ -22,7 +22,7 @@ from tinymq_chaos.history import History, Log, Outcome
 from tinymq_chaos.real.peers.nats import NatsCluster
 from tinymq_chaos.real.peers.nats_faults import KINDS, LOOP_DISKS
 from tinymq_chaos.real.peers.nats_system import NatsSystem, serving
-from tinymq_chaos.real.run.context import Context, SharedContext
+from tinymq_chaos.real.run.context import RealContext, SharedContext
 from tinymq_chaos.real.run.nemesis import Nemesis
 from tinymq_chaos.real.run.schedule import Act, Episode, ScheduleRunner
 from tinymq_chaos.real.system.verdict import Slack
@@ -112,7 +112,9 @@ async def _load(plan: TrialPlan, subject: NatsSystem, history: History, trial: T
         seed=plan.seed, history=history, make_client=subject.client, make_caller=subject.caller,
         topics=nemesis.stage.topics, pace=PACE,
     )  # fmt: skip
-    writing = [asyncio.create_task(_work(subject.workloads[name], Context(around, name))) for name in plan.workloads]
+    writing = [
+        asyncio.create_task(_work(subject.workloads[name], RealContext(around, name))) for name in plan.workloads
+    ]
     watching = asyncio.create_task(_watch(subject, history))
     try:
         await _any_ends(writing, plan.before_s)

@@ -37,7 +37,7 @@ class SharedContext:
         self.clients.clear()
 
 
-class Context:
+class RealContext:
     """The context of one workload."""
 
     def __init__(self, around: SharedContext, name: str) -> None:

@@ -21,7 +21,7 @@ from tinymq_chaos.checkers.cluster.deadlines import CHANGES
 from tinymq_chaos.checkers.common.anomaly import Anomaly
 from tinymq_chaos.history import METADATA, History, Outcome
 from tinymq_chaos.real.processes.threads import in_thread
-from tinymq_chaos.real.run.context import Context, SharedContext
+from tinymq_chaos.real.run.context import RealContext, SharedContext
 from tinymq_chaos.real.run.lateness import Lateness
 from tinymq_chaos.real.run.nemesis import Nemesis
 from tinymq_chaos.real.run.schedule import Episode, ScheduleRunner, plan
@@ -220,7 +220,7 @@ class Run:
         return any(task.done() and not task.cancelled() and task.exception() for task in self._working)
 
     async def _work(self, name: str, workload: Workload) -> None:
-        await workload(Context(self._around, name))
+        await workload(RealContext(self._around, name))
 
     async def _rage(self) -> None:
         kinds = self.nemesis.kinds

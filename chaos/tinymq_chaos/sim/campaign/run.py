@@ -72,7 +72,7 @@ class Result:
         }  # fmt: skip
 
 
-class Context:
+class SimContext:
     """The context of one workload: see ../workloads/context.py."""
 
     def __init__(self, world: World, name: str, stop: asyncio.Event, pace: float) -> None:
@@ -178,7 +178,9 @@ async def _phases(world: World, plan: Plan, result: Result) -> None:
     chosen, pace = plan.workloads, plan.pace
     world.say(f"faults: {', '.join(plan.faults) or 'none'}")
     world.say(f"workloads {', '.join(chosen)}; segments of {world.limits.segment_bytes} bytes")
-    tasks = [asyncio.create_task(_work(workloads.WORKLOADS[name], Context(world, name, stop, pace))) for name in chosen]
+    tasks = [
+        asyncio.create_task(_work(workloads.WORKLOADS[name], SimContext(world, name, stop, pace))) for name in chosen
+    ]
     await world.clock.sleep(world.rng.uniform(0.5, 1.5))
     await storm.rage(storm_s)
     result.begun = [act.number for act in storm.begun]
@@ -208,7 +210,7 @@ async def _phases(world: World, plan: Plan, result: Result) -> None:
     result.anomalies += [str(anomaly) for anomaly in checkers.check(world.history, world.ledger)]
 
 
-async def _work(workload: Workload, context: Context) -> None:
+async def _work(workload: Workload, context: SimContext) -> None:
     await workload(context)
 
 
@@ -252,4 +254,4 @@ def no_collection() -> Iterator[None]:
         gc.enable()
 
 
-__all__ = ["BEFORE_S", "QUIET_S", "SECONDS", "Context", "Plan", "Result", "no_collection", "run"]
+__all__ = ["BEFORE_S", "QUIET_S", "SECONDS", "Plan", "Result", "SimContext", "no_collection", "run"]

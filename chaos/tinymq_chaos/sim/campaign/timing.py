@@ -29,7 +29,7 @@ Fault = Callable[[Cluster, Broker], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimingRow:
     """One scenario over many seeds. Seconds are virtual; None where no leader was replaced."""
 
     scenario: str
@@ -179,7 +179,7 @@ STEADY: dict[str, Change] = {
 # ---- measuring ---------------------------------------------------------------------------------------------
 
 
-def failovers(scenario: str, world: Change, fault: Fault, seeds: Sequence[int]) -> Row:
+def failovers(scenario: str, world: Change, fault: Fault, seeds: Sequence[int]) -> TimingRow:
     took: list[float] = []
     held: list[float] = []
     elections = 0
@@ -204,7 +204,7 @@ def failovers(scenario: str, world: Change, fault: Fault, seeds: Sequence[int]) 
     for seed in seeds:
         simulate(run, seed)
     took.sort()
-    return Row(
+    return TimingRow(
         scenario,
         len(seeds),
         p50_s=took[len(took) // 2],
@@ -245,7 +245,7 @@ async def _next_write(cluster: Cluster, old: Broker) -> None:
     raise AssertionError(f"nobody leads {LIMIT_S} s after the fault\n{cluster.describe()}")
 
 
-def steady(scenario: str, world: Change, seeds: Sequence[int]) -> Row:
+def steady(scenario: str, world: Change, seeds: Sequence[int]) -> TimingRow:
     elections = 0
 
     async def run(cluster: Cluster) -> None:
@@ -260,10 +260,12 @@ def steady(scenario: str, world: Change, seeds: Sequence[int]) -> Row:
 
     for seed in seeds:
         simulate(run, seed)
-    return Row(scenario, len(seeds), None, None, None, elections)
+    return TimingRow(scenario, len(seeds), None, None, None, elections)
 
 
-def measure(seeds: int = SEEDS, steady_seeds: int = STEADY_SEEDS, on_row: Callable[[Row], None] = print) -> list[Row]:
+def measure(
+    seeds: int = SEEDS, steady_seeds: int = STEADY_SEEDS, on_row: Callable[[TimingRow], None] = print
+) -> list[TimingRow]:
     """Run all scenarios, each with its seeds; call `on_row` after each."""
     rows = []
     for name, (world, fault) in FAILOVERS.items():
@@ -275,7 +277,7 @@ def measure(seeds: int = SEEDS, steady_seeds: int = STEADY_SEEDS, on_row: Callab
     return rows
 
 
-def print_row(row: Row) -> None:
+def print_row(row: TimingRow) -> None:
     def ms(seconds: float | None) -> str:
         return "-" if seconds is None else f"{seconds * 1000:.0f}"
 

@@ -10,14 +10,11 @@ import contextvars
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinymq.simulation.link_conditions import Direction, NetworkConditions
+from tinymq_chaos.sim.network.client_network import Acceptor, ClientNetwork
 from tinymq_chaos.sim.network.transit import Transit
-
-if TYPE_CHECKING:
-    from tinymq_chaos.sim.network.servers import ClientNetwork
-    from tinymq_chaos.sim.network.stream_ports import MemoryAcceptor
 
 WINDOW_BYTES = 256 << 10  # the system takes so many bytes that the other end has not read
 PIECES = 0.1  # share of writes that arrive in two pieces
@@ -202,7 +199,7 @@ class ByteTransport(asyncio.Transport):
 class StreamConnection:
     """Both directions and both ends. It has what `ClientNetwork` needs of a call."""
 
-    def __init__(self, net: ClientNetwork, client: int, acceptor: MemoryAcceptor, rng: random.Random) -> None:
+    def __init__(self, net: ClientNetwork, client: int, acceptor: Acceptor, rng: random.Random) -> None:
         self.client = client
         self.server = acceptor
         self.up = ByteStream(net.conditions, (client, acceptor.broker_id), rng)

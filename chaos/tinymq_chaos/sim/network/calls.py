@@ -8,14 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinymq.base.errors import OutcomeUnknown
 from tinymq.proto.errors import TRAILER
+from tinymq_chaos.sim.network.client_network import ClientNetwork, Server
 from tinymq_chaos.sim.network.wires import MessageStream
-
-if TYPE_CHECKING:
-    from tinymq_chaos.sim.network.servers import ClientNetwork, MemoryServer
 
 DONE, FAILED = b"\0", b"\1"  # the first byte of the answer to a unary call: a reply follows, or a packed Error
 
@@ -62,7 +60,7 @@ class SimCall:
         self,
         net: ClientNetwork,
         client: int,
-        server: MemoryServer,
+        server: Server,
         timeout_s: float | None = None,
         metadata: tuple[tuple[str, str], ...] = (),
     ) -> None:

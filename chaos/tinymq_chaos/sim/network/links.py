@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -20,9 +20,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 from tinymq.proto.methods import METHODS, Method, method_of
 from tinymq_chaos.sim.network.calls import DONE, FAILED, ServerCall, SimCall
-
-if TYPE_CHECKING:
-    from tinymq_chaos.sim.network.servers import ClientNetwork, MemoryServer
+from tinymq_chaos.sim.network.client_network import ClientNetwork, Server
 
 CONNECT_POLL_S = 0.05  # between two attempts to connect
 
@@ -44,6 +42,11 @@ class MemoryConnector:
         return MemoryLink(self._net, self.number, address)
 
 
+def client_connector(net: ClientNetwork) -> MemoryConnector:
+    """Return the connector of a new client."""
+    return MemoryConnector(net, net.add_client())
+
+
 class MemoryLink:
     """A client's connection to one broker: see tinymq.client.net.ports.Link."""
 
@@ -51,7 +54,7 @@ class MemoryLink:
         self._net = net
         self._client = client
         self._address = address
-        self._known: MemoryServer | None = None  # the server that this link is connected to
+        self._known: Server | None = None  # the server that this link is connected to
 
     @property
     def address(self) -> str:

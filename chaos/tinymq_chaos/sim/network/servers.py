@@ -1,27 +1,16 @@
-"""The brokers' end of the simulated network, which replaces gRPC's server: listening servers and open calls.
-
-Clients have numbers from CLIENTS_FROM on, so that one set of methods cuts and slows links to clients and to brokers.
-"""
+"""The brokers' end of the simulated network, which replaces gRPC's server."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from typing import Any
 
 from tinymq.base.config import Limits
-from tinymq.base.errors import BrokerUnreachable
 from tinymq.rpc.server.grpc_tls import GrpcTls
 from tinymq.rpc.server.server import Services
-from tinymq.simulation.link_conditions import NetworkConditions
-from tinymq_chaos.sim.network.byte_streams import StreamConnection
-from tinymq_chaos.sim.network.calls import SimCall
-from tinymq_chaos.sim.network.links import MemoryConnector
-from tinymq_chaos.sim.network.stream_ports import MemoryAcceptor
-from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop
-
-CLIENTS_FROM = 100
+from tinymq_chaos.sim.network.client_network import ClientNetwork
+from tinymq_chaos.sim.virtual.event_loop import SimProcess
 
 
 class MemoryServer:
@@ -67,76 +56,6 @@ class MemoryServer:
         """Return the servicer of a path such as "tinymq.v1.Broker/Metadata"."""
         service, name = path.rsplit(".", 1)[-1].split("/")
         return getattr(self._services[service], name)
-
-
-class ClientNetwork:
-    """All listening servers, open calls and streams of a world. No process owns it."""
-
-    def __init__(self, loop: VirtualLoop, conditions: NetworkConditions, rng: random.Random) -> None:
-        self.conditions = conditions
-        self.clock = VirtualClock(loop)
-        self.rng = rng  # where bytes of streams are cut
-        self.calls: dict[SimCall | StreamConnection, None] = {}
-        self.acceptors: dict[str, MemoryAcceptor] = {}  # open stream ports, by address
-        self._servers: dict[str, MemoryServer] = {}
-        self._clients = CLIENTS_FROM
-
-    def connector(self) -> MemoryConnector:
-        """Return the connector of a new client."""
-        self._clients += 1
-        return MemoryConnector(self, self._clients)
-
-    @property
-    def clients(self) -> range:
-        """Return the numbers of all clients so far."""
-        return range(CLIENTS_FROM + 1, self._clients + 1)
-
-    def listen(self, server: MemoryServer) -> None:
-        """Let a process serve. Connections to an earlier process of the broker, which vanished, break now."""
-        for call in [c for c in self.calls if server.broker_id in (c.server.broker_id, c.client)]:
-            call.break_off("connection reset by peer")
-        self._servers[server.address] = server
-        server.listening = True
-
-    def leave(self, server: MemoryServer) -> None:
-        server.listening = False
-        if self._servers.get(server.address) is server:
-            del self._servers[server.address]
-
-    def calls_of(self, server: MemoryServer) -> list[SimCall | StreamConnection]:
-        return [call for call in self.calls if call.server is server]
-
-    def crash(self, broker_id: int, silently: bool) -> None:
-        """A broker's process is gone. If its machine is gone with it, no client is told."""
-        for server in [s for s in self._servers.values() if s.broker_id == broker_id]:
-            self.leave(server)
-        for acceptor in [a for a in self.acceptors.values() if a.broker_id == broker_id]:
-            acceptor.close()
-        if not silently:
-            for call in [c for c in self.calls if broker_id in (c.server.broker_id, c.client)]:
-                call.break_off("connection reset by peer")
-
-    def reset(self, a: int, b: int) -> None:
-        """Close all open calls between a client and a broker, in either order."""
-        for call in [c for c in self.calls if {c.client, c.server.broker_id} == {a, b}]:
-            call.break_off("connection reset by peer")
-
-    def healed(self) -> None:
-        """Deliver messages that cuts held back."""
-        for call in list(self.calls):
-            call.up.schedule()
-            call.down.schedule()
-
-    def reach(self, client: int, address: str) -> MemoryServer | None:
-        """Return the server that answers at an address. None: nothing answers. Raises BrokerUnreachable if it
-        refuses."""
-        broker_id = int(address.rsplit(":", 1)[1])
-        if self.conditions.is_cut((client, broker_id)) or self.conditions.is_cut((broker_id, client)):
-            return None
-        server = self._servers.get(address)
-        if server is None:
-            raise BrokerUnreachable(f"{address}: connection refused")
-        return None if server.process.paused else server
 
 
 def make_server(net: ClientNetwork, broker_id: int, process: SimProcess) -> Callable[..., MemoryServer]:

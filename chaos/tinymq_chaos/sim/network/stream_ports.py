@@ -15,17 +15,17 @@ from tinymq.base.config import Limits, parse_address
 from tinymq.client.net.streams import BrokerLink, check_welcome
 from tinymq.net.acceptor import MakeProtocol
 from tinymq.net.client_tls import ClientTls
-from tinymq.net.connection_limits import Places, Refusal
+from tinymq.net.connection_limits import ConnectionRefusal, Places
 from tinymq.net.frame_socket import FrameSocket
 from tinymq.net.frame_stream import FrameStream
 from tinymq.net.tls_ports import PortTls
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.sim.network.blocking_streams import BlockingStream
 from tinymq_chaos.sim.network.byte_streams import StreamConnection
+from tinymq_chaos.sim.network.client_network import ClientNetwork, OpenStream
 from tinymq_chaos.sim.network.links import CONNECT_POLL_S, MemoryConnector
 
 if TYPE_CHECKING:
-    from tinymq_chaos.sim.network.servers import ClientNetwork
     from tinymq_chaos.sim.virtual.event_loop import SimProcess
     from tinymq_chaos.sim.virtual.user_threads import UserThreads
 
@@ -54,10 +54,10 @@ class MemoryAcceptor:
         if self._net.acceptors.get(self.address) is self:
             del self._net.acceptors[self.address]
 
-    def accept(self, connection: StreamConnection) -> None:
+    def accept(self, connection: OpenStream) -> None:
         """Take a connection, or refuse it because there is no place. Called in the broker's process."""
         place = self._places.take(f"client-{connection.client}")
-        if isinstance(place, Refusal):
+        if isinstance(place, ConnectionRefusal):
             connection.break_off("connection reset by peer")
             return
         protocol = self._make(place)

@@ -42,7 +42,7 @@ NAMES = {pb.SurveyRequest: "Survey", pb.TakeOverRequest: "TakeOver"}
 
 
 @dataclass(slots=True)
-class Outcome:
+class RecoveryVerdict:
     """The verdict of a run."""
 
     seed: int
@@ -56,7 +56,7 @@ class Outcome:
 class RecoveryRun:
     """One world and what is going on in it."""
 
-    def __init__(self, world: World, seed: int, outcome: Outcome) -> None:
+    def __init__(self, world: World, seed: int, outcome: RecoveryVerdict) -> None:
         self.world = world
         self.rng = random.Random(f"{seed}/recovery")
         self.story = outcome.story
@@ -251,9 +251,9 @@ class RecoveryRun:
                     world.clock.call_later(self.rng.uniform(0.2, 2.0), partial(world.mend, cut))
 
 
-def run(seed: int) -> Outcome:
+def run(seed: int) -> RecoveryVerdict:
     """Run a seed to its end."""
-    outcome, transcript = Outcome(seed), Transcript()
+    outcome, transcript = RecoveryVerdict(seed), Transcript()
     nodes = random.Random(f"{seed}/brokers").choices((3, 5), (3, 1))[0]
 
     async def main(loop: VirtualLoop) -> None:

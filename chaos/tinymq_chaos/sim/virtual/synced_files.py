@@ -9,7 +9,7 @@ from tinymq.format.entry import Entry
 from tinymq.log.files.layout import SEGMENT, SNAPSHOT, first_index_of, group_directory
 from tinymq.log.segment.segment import Segment
 from tinymq.simulation.faulty_files import FaultyFiles
-from tinymq.simulation.faulty_inodes import Directory, Inode
+from tinymq.simulation.faulty_inodes import FaultyDirectory, Inode
 
 
 class SyncedFiles:
@@ -25,20 +25,20 @@ class SyncedFiles:
             raise FileNotFoundError(path)
         return SyncedFile(node)
 
-    def node(self, path: str) -> Inode | Directory | None:
-        node: Inode | Directory | None = self._files._root
+    def node(self, path: str) -> Inode | FaultyDirectory | None:
+        node: Inode | FaultyDirectory | None = self._files._root
         for name in path.split("/"):
-            node = node.durable.get(name) if isinstance(node, Directory) else None
+            node = node.durable.get(name) if isinstance(node, FaultyDirectory) else None
         return node
 
     def holds(self, group: GroupId, entry: Entry) -> bool:
         """Return whether the disk holds this entry, or a log that begins after it."""
         path = group_directory(group)
         folder = self.node(path)
-        names = folder.durable if isinstance(folder, Directory) else {}
+        names = folder.durable if isinstance(folder, FaultyDirectory) else {}
         firsts = sorted((first, name) for name in names if (first := first_index_of(name, SEGMENT)) is not None)
         seen = self._files._node(path)
-        begins = _firsts(seen.names if isinstance(seen, Directory) else {}, SEGMENT)[:1]
+        begins = _firsts(seen.names if isinstance(seen, FaultyDirectory) else {}, SEGMENT)[:1]
         both = {*_firsts(names, SEGMENT)} & {*_firsts(names, SNAPSHOT)}
         if begins and begins[0] > entry.index and begins[0] in both:
             return True  # a snapshot replaces it, whether or not the removal of the log's head is synced

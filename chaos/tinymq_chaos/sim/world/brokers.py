@@ -19,7 +19,7 @@ from tinymq.broker.partition.partition import Partition
 from tinymq.log.engine.store import Store
 from tinymq.raft import Group, GroupStatus, Role
 from tinymq.raft.net.transport import Transport
-from tinymq.rpc.common.broker_state import State
+from tinymq.rpc.common.broker_state import BrokerState
 from tinymq_chaos.broker_changes import TwinSpan
 from tinymq_chaos.sim.network.links import make_connector
 from tinymq_chaos.sim.network.servers import MemoryServer, make_server
@@ -116,7 +116,7 @@ class SimBroker:
     @property
     def running(self) -> bool:
         """Return whether the broker serves and is not paused."""
-        return self._app is not None and self._app.state is State.RUNNING and not self.process.paused
+        return self._app is not None and self._app.state is BrokerState.RUNNING and not self.process.paused
 
     @property
     def serves(self) -> bool:

@@ -24,8 +24,8 @@ from tinymq.simulation.link_conditions import Direction, NetworkConditions
 from tinymq.simulation.memory_network import HOST, MemoryNetwork
 from tinymq_chaos.checkers.cluster.ledger import Ledger
 from tinymq_chaos.history import History
-from tinymq_chaos.sim.network.links import AnyBroker, MemoryConnector
-from tinymq_chaos.sim.network.servers import ClientNetwork
+from tinymq_chaos.sim.network.client_network import ClientNetwork
+from tinymq_chaos.sim.network.links import AnyBroker, MemoryConnector, client_connector
 from tinymq_chaos.sim.network.stream_ports import STREAM_PORTS, StreamConnector
 from tinymq_chaos.sim.virtual.event_loop import SimProcess, VirtualClock, VirtualLoop
 from tinymq_chaos.sim.virtual.transcript import Transcript
@@ -205,7 +205,7 @@ class World:
 
     def connector(self) -> MemoryConnector:
         """Return a place in the network for calls without tinymq's client."""
-        connector = self.clients.connector()
+        connector = client_connector(self.clients)
         for broker_id in self.brokers:
             self._link(connector.number, broker_id)
         return connector

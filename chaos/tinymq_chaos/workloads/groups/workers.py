@@ -27,7 +27,7 @@ from tinymq.base.errors import DeadlineExceeded, LeaseLost, TinymqError, Unknown
 from tinymq.base.types import Offset
 from tinymq.broker.dead_letters.letter import CUT, DELIVERIES, LOST, by_name, origin, strip
 from tinymq.client import AsyncClient
-from tinymq.client.work.job import Job, State
+from tinymq.client.work.job import Job, JobState
 from tinymq.client.work.worker import WorkerCore
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import DRAWN, SHARED, name_in_fields
@@ -204,7 +204,7 @@ def settle(hand: Hand, job: Job, verb: str) -> Call:
     delay_s = round(hand.shop.context.rng.uniform(0.0, 1.0), 3) if verb == "delay" else None
     said = {"delay": "nack", "extend": "ack"}.get(verb, verb)
     call = hand.begin(job, "settle", verb=said, delay_s=delay_s)
-    if job._state is not State.STARTED:
+    if job._state is not JobState.STARTED:
         call.unknown("LeaseLost")  # it was lost before
     elif said == "nack":
         job.nack(delay_s, "no")

@@ -44,7 +44,7 @@ from tinymq.client.common.transaction_config import TransactionConfig
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.scan import FETCH_BYTES_MAX, WAIT_MS, ScanCore, Tiers, read_range
-from tinymq.client.facade.core.connection import Connection
+from tinymq.client.facade.core.lazy_cluster import LazyCluster
 from tinymq.client.facade.core.opened import OpenedObjects
 from tinymq.client.frame.frame import FrameCore, OffsetRange, TimeRange
 from tinymq.client.group.consumer import Callback, ConsumerCore
@@ -53,7 +53,7 @@ from tinymq.client.produce.delivery import Scheduled
 from tinymq.client.produce.producer import ProducerCore
 from tinymq.client.queue.queue import QueueCore
 from tinymq.client.serve.health import Health
-from tinymq.client.serve.serving import STOP_TIMEOUT_S, Serving, stopping_signals
+from tinymq.client.serve.serving import STOP_TIMEOUT_S, Handlers, stopping_signals
 from tinymq.client.serve.subscription import Handler, Kind, OnError
 from tinymq.client.transaction.owner import Owners
 from tinymq.client.transaction.transaction import TransactionCore
@@ -82,11 +82,11 @@ class ClientCore:
     ) -> None:
         """Without a connector, the client speaks to real brokers."""
         self.servers, self.config = find_cluster(servers, context, settings)
-        self._connection = Connection(self.servers, self.config, connector, clock, rng)
+        self._connection = LazyCluster(self.servers, self.config, connector, clock, rng)
         self._shared_producers: dict[bool, ProducerCore] = {}  # behind `send`; under True, the one for nested sends
         self._owners = Owners()
         self._opened = OpenedObjects()
-        self._serving = Serving()
+        self._serving = Handlers()
 
     def __repr__(self) -> str:
         return f"<AsyncClient of {','.join(self.servers)}{' (closed)' if self._connection.closed else ''}>"
@@ -325,7 +325,7 @@ class ClientCore:
         """
         await self.serve_with(self._serving, stop_timeout=stop_timeout, signals=signals)
 
-    async def serve_with(self, serving: Serving, *, stop_timeout: float, signals: bool) -> None:
+    async def serve_with(self, serving: Handlers, *, stop_timeout: float, signals: bool) -> None:
         """Serve the subscriptions of the synchronous client, or our own."""
         cluster = self.cluster()
         self._opened.keep(serving)

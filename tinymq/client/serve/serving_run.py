@@ -19,7 +19,7 @@ LOG = logging.getLogger("tinymq.client")
 LEAVING_S = 10.0  # to save what is done and to leave the groups, after the handlers have ended
 
 
-class Server:
+class ServingRun:
     """One run of all subscriptions. All on the loop, but for `health`."""
 
     def __init__(

@@ -1,6 +1,7 @@
-"""The chunks that wait to be written to one asyncio transport. Nothing long is copied: chunks wait by reference and are
-handed over in slices, each only when asyncio has taken the one before, for it copies whatever the system does not take
-at once.
+"""The chunks that wait to be written to one asyncio transport.
+
+Nothing long is copied. Chunks wait by reference. asyncio copies whatever the system does not take at once, so it gets
+them in slices, the next one only when it has written the one before.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ TLS_SLICE_BYTES = 256 * 1024  # likewise with TLS, where one slice is on its way
 JOIN_BYTES_MAX = 32 * 1024  # queued chunks are joined up to this: one system call for many small messages
 
 
-class Outbox:
-    """The outbox of one connection. Its owner forwards asyncio's `pause_writing` and `resume_writing` to it."""
+class OutputBuffer:
+    """The output of one connection, until the system takes it.
+
+    The owner forwards asyncio's `pause_writing` and `resume_writing` to it.
+    """
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None

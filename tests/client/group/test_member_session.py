@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.manual_clock import ManualClock
 from tinymq import Message
-from tinymq.client.group.membership import MemberId, Membership
+from tinymq.client.group.member_session import MemberId, MemberSession
 
 
 def messages(count: int) -> Iterator[Message]:
@@ -25,25 +25,25 @@ def messages(count: int) -> Iterator[Message]:
 
 
 @pytest.fixture
-def member() -> tuple[Membership, ManualClock]:
+def member() -> tuple[MemberSession, ManualClock]:
     """A member whose session lasts until second 10."""
     clock = ManualClock()
 
-    async def make() -> Membership:
+    async def make() -> MemberSession:
         nothing: Any = None
-        return Membership(MemberId("g", 1, b"s" * 16), nothing, nothing, clock, rejoin_s=3.0, attempt_s=1.0)
+        return MemberSession(MemberId("g", 1, b"s" * 16), nothing, nothing, clock, rejoin_s=3.0, attempt_s=1.0)
 
     made = asyncio.run(make())
     made._state._until_s = clock.monotonic() + 10
     return made, clock
 
 
-def test_everything_is_handed_out_while_the_session_lasts(member: tuple[Membership, ManualClock]) -> None:
+def test_everything_is_handed_out_while_the_session_lasts(member: tuple[MemberSession, ManualClock]) -> None:
     alive, _ = member
     assert [message.offset for message in alive.while_alive(messages(4))] == [0, 1, 2, 3]
 
 
-def test_nothing_is_drawn_once_the_session_may_have_ended(member: tuple[Membership, ManualClock]) -> None:
+def test_nothing_is_drawn_once_the_session_may_have_ended(member: tuple[MemberSession, ManualClock]) -> None:
     alive, clock = member
     rest = messages(4)
     handing_out = alive.while_alive(rest)
@@ -55,7 +55,7 @@ def test_nothing_is_drawn_once_the_session_may_have_ended(member: tuple[Membersh
     assert [message.offset for message in rest] == [2, 3], "what was not handed out is still there"
 
 
-def test_a_longer_session_counts_from_the_next_question_on(member: tuple[Membership, ManualClock]) -> None:
+def test_a_longer_session_counts_from_the_next_question_on(member: tuple[MemberSession, ManualClock]) -> None:
     alive, clock = member
     rest = messages(4)
     handing_out = alive.while_alive(rest)

@@ -14,7 +14,7 @@ from tinymq.base.clock import Clock
 from tinymq.base.errors import Denied, InvalidRequest, NotFound, TinymqError
 from tinymq.client.consume.records import Message
 from tinymq.client.group.fetched_records import TopicPartition
-from tinymq.client.group.member_state import Assigned, Grant, MemberState
+from tinymq.client.group.member_state import Assigned, MemberState, Ownership
 from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")
@@ -29,15 +29,15 @@ LOOK_S = 0.02  # at least, between two looks whether the time is over
 _SECOND = itemgetter(1)
 
 
-class Owner(Protocol):
+class MemberOwner(Protocol):
     """The consumer. All calls on the loop; none blocks."""
 
-    def assigned(self, place: TopicPartition, grant: Grant) -> None:
+    def assigned(self, place: TopicPartition, grant: Ownership) -> None:
         """Read a partition under that grant."""
         ...
 
-    def revoke(self, place: TopicPartition, grant: Grant) -> None:
-        """Let a partition go as soon as nothing of it is in hand, then call `Membership.let_go`."""
+    def revoke(self, place: TopicPartition, grant: Ownership) -> None:
+        """Let a partition go as soon as nothing of it is in hand, then call `MemberSession.let_go`."""
         ...
 
     def lost(self, places: Sequence[TopicPartition]) -> None:
@@ -49,7 +49,7 @@ class Owner(Protocol):
         ...
 
 
-class Coordinator(Protocol):
+class SessionCoordinator(Protocol):
     """The part of CoordinatorCalls that a session uses."""
 
     async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float) -> pb.HeartbeatReply: ...
@@ -73,11 +73,18 @@ class MemberId:
         return self.instance_id or self.session.hex()
 
 
-class Membership:
+class MemberSession:
     """One session, from `start` to `leave`."""
 
     def __init__(
-        self, me: MemberId, coordinator: Coordinator, owner: Owner, clock: Clock, *, rejoin_s: float, attempt_s: float
+        self,
+        me: MemberId,
+        coordinator: SessionCoordinator,
+        owner: MemberOwner,
+        clock: Clock,
+        *,
+        rejoin_s: float,
+        attempt_s: float,
     ) -> None:
         """`attempt_s`: how long one call at one broker may take."""
         self.me = me
@@ -108,11 +115,11 @@ class Membership:
         in_time = takewhile(self._state.until_s.__gt__, iter(self._clock.monotonic, None))
         return map(_SECOND, zip(in_time, messages, strict=False))
 
-    def owns(self, place: TopicPartition, grant: Grant) -> bool:
+    def owns(self, place: TopicPartition, grant: Ownership) -> bool:
         """Whether the member still has a partition by that grant."""
         return self._state.owned.get(place) == grant
 
-    def let_go(self, place: TopicPartition, grant: Grant, *, fenced_at: int = 0) -> None:
+    def let_go(self, place: TopicPartition, grant: Ownership, *, fenced_at: int = 0) -> None:
         """Own a partition no more by that grant, and tell the coordinator at once."""
         self._state.let_go(place, grant, fenced_at=fenced_at)
         self._beat.set()
@@ -223,7 +230,7 @@ class Membership:
     def _take(self, reply: pb.AwaitAssignmentReply) -> bool:
         """Take a new assignment. False: it is not one of the present coordinator."""
         assignment = [
-            Assigned(TopicPartition(each.topic, each.partition), Grant(each.topic_id, each.epoch), each.revoking)
+            Assigned(TopicPartition(each.topic, each.partition), Ownership(each.topic_id, each.epoch), each.revoking)
             for each in reply.owned
         ]
         step = self._state.assigned(assignment, reply.term, reply.digest, self._clock.monotonic())

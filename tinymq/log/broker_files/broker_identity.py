@@ -35,7 +35,7 @@ _MEND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class BrokerIdentity:
     """The owner of a data directory. `cluster_id` is None until the cluster is formed."""
 
     broker_id: int
@@ -49,7 +49,7 @@ def _checksum(fields: dict[str, object]) -> int:
     return crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
 
 
-def read_identity(files: Files) -> Identity | None:
+def read_identity(files: Files) -> BrokerIdentity | None:
     """Read `broker.json`; None if it is missing. Raises CorruptData, UnsupportedVersion."""
     data = read_whole(files, IDENTITY)
     if data is None:
@@ -65,12 +65,12 @@ def read_identity(files: Files) -> Identity | None:
         broker_id, incarnation = int(fields["broker_id"]), bytes.fromhex(fields["incarnation"])
         check_member(broker_id, KNOWN_LEVEL, level)
         cluster_id = bytes.fromhex(fields["cluster_id"]) or None
-        return Identity(broker_id, incarnation, cluster_id, level, int(fields.get("held_level", 0)))
+        return BrokerIdentity(broker_id, incarnation, cluster_id, level, int(fields.get("held_level", 0)))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptData(f"{IDENTITY} is not readable: {error!r}", hint=_MEND) from error
 
 
-def write_identity(files: Files, identity: Identity) -> None:
+def write_identity(files: Files, identity: BrokerIdentity) -> None:
     """Write `broker.json`; it is durable when this returns. A crash leaves the old one or the new one. Raises
     StorageError."""
     fields: dict[str, object] = {

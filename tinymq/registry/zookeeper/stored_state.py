@@ -16,7 +16,7 @@ from tinymq.registry.state.effects import Effect, Reloaded, TopicDeleted
 from tinymq.registry.state.state import RegistryState
 from tinymq.registry.zookeeper import tree
 from tinymq.registry.zookeeper.session import Disconnected, ZookeeperSession
-from tinymq.registry.zookeeper.tree import Change
+from tinymq.registry.zookeeper.tree import StoredChange
 
 FOLLOWED_MAX = 256  # missing changes that are applied one by one; after more, everything is read
 READS_MAX = 64  # reads under way at once
@@ -27,7 +27,7 @@ T = TypeVar("T")
 logger = structlog.get_logger("tinymq.registry")
 
 
-class Replica:
+class StoredState:
     """`state`, and its place in ZooKeeper. All changes of the state go through this object."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Replica:
         """The version of the node /version at which its content matches `state`."""
         return self.state.version + self._ahead
 
-    def apply(self, change: Change) -> bool:
+    def apply(self, change: StoredChange) -> bool:
         """Apply a change. Returns False if the outcome differs from the stored one: then the states differ, too."""
         reply, effects = self.state.apply(change.command)
         for effect in effects:

@@ -1,4 +1,4 @@
-"""Connection: an AsyncClient's view of the cluster, made when it is first used, on the loop that uses it."""
+"""LazyCluster: an AsyncClient's view of the cluster, made when it is first used, on the loop that uses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tinymq.client.facade.core.opened import broker_connector, call_soon
 from tinymq.client.net.ports import Connector
 
 
-class Connection:
+class LazyCluster:
     """What an AsyncClient knows before it is used, and the Cluster that it has from then on."""
 
     def __init__(

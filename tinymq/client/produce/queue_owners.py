@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 
 from tinymq.client.produce.producer_batch import ProducerBatch
-from tinymq.client.produce.send_queue import Owner, SendQueue
+from tinymq.client.produce.send_queue import QueueOwner, SendQueue
 
 
-class Owners:
+class QueueOwners:
     """The owners of one producer's queues, guarded by the batcher's lock. At most one thread owns at most one queue.
 
     A thread may be interrupted between any two steps. Its claim then still stands: the thread finds it by `claimed`,
@@ -24,21 +24,21 @@ class Owners:
     def may_claim(self, queue: SendQueue) -> bool:
         """Has the queue no owner, and does no thread own another one? The caller holds the lock."""
         claim = self._claim
-        return queue.owner is Owner.NOBODY and (claim is None or claim[1].queue.owner is not Owner.THREAD)
+        return queue.owner is QueueOwner.NOBODY and (claim is None or claim[1].queue.owner is not QueueOwner.THREAD)
 
     def claim(self, batch: ProducerBatch) -> None:
         """Give the batch's queue to the calling thread. The caller holds the lock."""
         # The claim before the owner: an interrupt between them leaves a void claim, and no queue without a claim.
         self._claim = threading.get_ident(), batch
-        batch.queue.owner = Owner.THREAD
+        batch.queue.owner = QueueOwner.THREAD
 
     def claimed(self) -> ProducerBatch | None:
         """Return the batch of the queue that the calling thread owns; None if it owns none."""
         claim = self._claim
-        mine = claim is not None and claim[0] == threading.get_ident() and claim[1].queue.owner is Owner.THREAD
+        mine = claim is not None and claim[0] == threading.get_ident() and claim[1].queue.owner is QueueOwner.THREAD
         return claim[1] if mine and claim is not None else None
 
-    def pass_on(self, queue: SendQueue, owner: Owner, tell: Callable[[], bool]) -> bool:
+    def pass_on(self, queue: SendQueue, owner: QueueOwner, tell: Callable[[], bool]) -> bool:
         """Give the queue of the calling thread to `owner`, and return what `tell` returns.
 
         `tell` informs the loop, which needs the lock before it can take the queue. If a signal interrupts the thread in
@@ -50,10 +50,10 @@ class Owners:
             self._claim = None
             return told
 
-    def take(self, queue: SendQueue, owner: Owner = Owner.LOOP) -> bool:
+    def take(self, queue: SendQueue, owner: QueueOwner = QueueOwner.LOOP) -> bool:
         """Give a queue to the loop, or to nobody. False: a thread has it, and wakes the loop when it gives it back."""
         with self._lock:
-            if queue.owner is Owner.THREAD:
+            if queue.owner is QueueOwner.THREAD:
                 return False
             queue.owner = owner
             return True

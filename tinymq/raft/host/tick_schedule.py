@@ -12,7 +12,7 @@ from tinymq.base.types import GroupId
 NEVER = float("inf")
 
 
-class Schedule:
+class TickSchedule:
     """Ticks groups through `tick(group)`, which returns the monotonic time of the group's next timer.
 
     A group that rests holds no timer and costs nothing (ARCHITECTURE.md: Idle partitions cost nothing).

@@ -15,14 +15,14 @@ from tests.client.serve.source_contract import check_source
 from tinymq.base.clock import SystemClock
 from tinymq.base.errors import UnknownGroup
 from tinymq.client.serve.health import DETACHED_S_MAX, LOOP_SILENT_S_MAX, HandlerHealth, is_live, judge
-from tinymq.client.serve.server import Server
+from tinymq.client.serve.serving_run import ServingRun
 from tinymq.client.serve.subscription import Subscription
 
 
-def server_of(*pairs: tuple[Callable[..., Any], FakeSource], concurrency: int = 1) -> Server:
+def server_of(*pairs: tuple[Callable[..., Any], FakeSource], concurrency: int = 1) -> ServingRun:
     sources = iter([source for _, source in pairs])
     every = [Subscription(handler, ("t",), "g", concurrency) for handler, _ in pairs]
-    return Server(every, lambda _: next(sources), SystemClock())
+    return ServingRun(every, lambda _: next(sources), SystemClock())
 
 
 def test_the_source_of_these_tests_passes_the_contract() -> None:

@@ -15,14 +15,14 @@ from tinymq.base.types import PeerAddress
 from tinymq.raft.net.connection import Connection
 from tinymq.raft.net.transport import REDIAL, UNFORMED_POLL_S, Channel
 
-Dial = Callable[["Link"], Awaitable[bool | None]]
+Dial = Callable[["Dialer"], Awaitable[bool | None]]
 """One attempt, until the end of the connection that it opens.
 
 Returns whether a connection was opened; None: this broker may not dial yet. Cancelling it closes what it opened.
 """
 
 
-class Link:
+class Dialer:
     """Dials `address` for one channel until it is stopped.
 
     An attempt after a failure waits, longer each time. An attempt after a connection that lasted, or after `reset` or
