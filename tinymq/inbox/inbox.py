@@ -96,7 +96,8 @@ class Inbox(InboxTables):
     """
 
     def once(self, to: Connection | Session, message: Message | Job) -> bool:
-        """Note in the transaction of `to` that a record is handled. False: it was before, so do nothing.
+        """Note in the transaction of `to` that a record is handled. Returns False if it was handled before: then do
+        nothing.
 
         While another transaction handles the same record, PostgreSQL makes this call wait for its end. A record is
         known by topic, partition, offset and timestamp. Raises InvalidConfig for another kind of database.
@@ -121,7 +122,7 @@ class Inbox(InboxTables):
         return _count(to.execute(self._prune(older_than_s)))
 
     def forget(self, to: Connection | Session, topic: str) -> None:
-        """Forget all of a topic: it is deleted, and one of the same name begins at offset 0."""
+        """Forget a deleted topic, because a new one of the same name begins at offset 0."""
         for statement in self._forget(topic):
             to.execute(statement)
 
@@ -171,7 +172,7 @@ def _dialect(to: Connection | Session | AsyncConnection | AsyncSession) -> str:
 
 
 def _insert(dialect: str, table: Table) -> Any:
-    """An INSERT that may say what a conflict does, which each database writes in its own words."""
+    """An INSERT with a clause for conflicts. Each database has its own syntax for it."""
     if dialect == "postgresql":
         return postgresql.insert(table)
     if dialect == "sqlite":

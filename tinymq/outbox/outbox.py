@@ -23,7 +23,7 @@ class Outbox:
             connection.execute(...)
             outbox.send(connection, "orders", b"paid 17", key=b"17")
 
-    It adds two tables to your MetaData, unless they are there, and keeps no state: one for all threads.
+    It adds two tables to your MetaData, unless they are there, and keeps no state, so all threads may share it.
     """
 
     def __init__(self, metadata: MetaData) -> None:
@@ -36,7 +36,7 @@ class Outbox:
     ) -> None:  # fmt: skip
         """Write one record in the transaction of `to`. Once that commits, the relay sends the record exactly once.
 
-        The arguments are those of `mq.send`. Whether the topic exists is seen by the relay only. Raises InvalidName,
+        The arguments are those of `mq.send`. Only the relay finds out whether the topic exists. Raises InvalidName,
         InvalidRequest, and what the database raises.
         """
         to.execute(insert(self.rows).values(columns_of(topic, value, key, headers, timestamp, partition)))

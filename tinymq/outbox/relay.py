@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tinymq.client import Client, Transaction, TransactionalIdDescription
 
 ABORT_S = 1.0
-BEATS = 3  # of a relay while another waits for one
+BEATS = 3  # signs of life per lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Relay:
         return seen
 
     def _take(self, mq: Client, seen: ActiveRelay) -> None:
-        """Fence the relay before, and find out what became of its newest transaction."""
+        """Fence the previous relay, and find out what became of its newest transaction."""
         found = _take_id(mq, seen)
         owner = found.producer_id, found.epoch
         recovered, _ = self._store.take(seen, owner, decision_of(found))
@@ -165,7 +165,7 @@ class Relay:
         self._store.release()
 
     def _send(self, mq: Client) -> None:
-        """Send the next rows, in one transaction. After an error its rows are marked: `_take` judges them."""
+        """Send the next rows, in one transaction. After an error the rows keep their mark, and `_take` judges them."""
         assert self._owner is not None, "only a relay that has taken over sends"
         tx = mq.transaction(self.status.transactional_id)
         tx.begin()
@@ -177,7 +177,7 @@ class Relay:
             tx.commit(wait="decided")
         except BaseException as error:
             with suppress(TinymqError):
-                tx.abort(timeout=ABORT_S)  # this client begins no other while one is open
+                tx.abort(timeout=ABORT_S)  # the client begins no other transaction while this one is open
             if isinstance(error, TinymqError) and refuses(error):
                 self._refused(rows, error)
             raise
@@ -194,7 +194,7 @@ class Relay:
             )  # fmt: skip
 
     def _refused(self, rows: list[OutboxRow], error: TinymqError) -> None:
-        """A row can never be sent as it is. Nothing overtakes it: name it, and go on trying."""
+        """A row can never be sent as it is. No later row may overtake it, so name it and keep trying."""
         self._rows_max = next_rows_max(min(self._rows_max, max(1, len(rows))), self._config.rows_max, refused=True)
         if len(rows) == 1:
             error.add_note(f"row {rows[0].id} of the outbox, for topic {rows[0].topic!r}")
@@ -227,7 +227,7 @@ def _take_id(mq: Client, seen: ActiveRelay) -> TransactionalIdDescription:
 
 
 def decision_of(found: TransactionalIdDescription) -> Decision | None:
-    """The newest decision of a transactional id that was taken."""
+    """The newest decision on a transactional id, known after it was taken."""
     if found.decided_number is None or found.committed is None:
         return None
     return Decision(found.producer_id, found.decided_number, found.committed)

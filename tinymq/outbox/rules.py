@@ -14,7 +14,7 @@ BATCH_ROWS_MAX = 500
 
 
 class TransactionMark(NamedTuple):
-    """The id of a transaction, as rows are marked with it. No two transactions have the same one."""
+    """The id of a transaction, as rows are marked with it. No two transactions have the same mark."""
 
     producer_id: int
     epoch: int
@@ -38,7 +38,7 @@ class RowFate(Enum):
 
 
 def fate_of(mark: TransactionMark, newest: Decision | None) -> RowFate:
-    """The fate of the rows with a mark, told by the newest decision after the id was taken.
+    """The fate of the rows with a mark, by the newest decision that was known after the id was taken.
 
     Taking the id rolls back what was open, so the marked transaction is decided. A later decision means that the marked
     one was rolled back: a relay begins nothing while rows of a committed transaction are marked. The coordinator
@@ -52,9 +52,9 @@ def fate_of(mark: TransactionMark, newest: Decision | None) -> RowFate:
 
 
 def is_older(newest_mark: TransactionMark | None, newest: Decision | None) -> bool:
-    """Whether the database lacks what the log has: the newest transaction is committed, and not the newest one marked.
+    """Whether the database lacks rows that the log has: a transaction is committed that is not the newest one marked.
 
-    `newest_mark` is the relay's newest mark, also after its rows are removed. So the database was restored from a
+    `newest_mark` is the relay's newest mark, also after its rows are removed. If True, the database was restored from a
     backup, or another database uses the same transactional id.
     """
     if newest is None or not newest.committed:

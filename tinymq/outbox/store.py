@@ -76,9 +76,9 @@ class RelayStore:
         return ActiveRelay(found.transactional_id, owner, found.beat, found.released)
 
     def take(self, seen: ActiveRelay, owner: tuple[int, int], newest: Decision | None) -> tuple[int, int]:
-        """Become the relay, unless another has since `seen`, and judge the rows that are marked.
+        """Become the relay, unless another one has become it since `seen`, and judge the rows that are marked.
 
-        Returns how many rows were found sent, and how many go again. Raises Fenced, OutboxUnresolved.
+        Returns how many of them were sent, and how many are sent again. Raises Fenced, OutboxUnresolved.
         """
         with self._engine.begin() as connection:
             self._become(connection, seen, owner)

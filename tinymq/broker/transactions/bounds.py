@@ -1,7 +1,7 @@
 """Which batches a partition takes into transactions, and how many of them may wait for their end. Pure.
 
-The bounds of one transaction keep its PUBLISH entry within the bounds of every entry: after the decision it must not
-fail.
+The bounds of one transaction keep its PUBLISH entry within the bounds that every entry has. Its append comes after the
+decision, and must not fail.
 """
 
 from __future__ import annotations

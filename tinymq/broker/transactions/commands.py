@@ -1,7 +1,7 @@
 """The commands on transactional ids that a partition of `__coordinator` replicates, and the bytes of all its commands.
 
-A command is decided when it is applied (transactional_ids.py), so that it never counts on a state that has changed
-since it was proposed. Field numbers and meanings are in tinymq/proto/transaction.proto.
+A command is decided when it is applied (transactional_ids.py), because the state may have changed since it was
+proposed. Field numbers and meanings are in tinymq/proto/transaction.proto.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class NoteLoss:
-    """Note that this partition of `__coordinator` has lost commands. No transaction from before is decided any more."""
+    """Note that this partition of `__coordinator` has lost commands.
+
+    Transactions that were open before the loss are left to an operator.
+    """
 
     recovery_epoch: int  # of the partition's CONFIG since the loss
     fresh_producer_id: int  # above every producer id that was used before the loss

@@ -111,7 +111,10 @@ class StagingLog(Protocol):
 
     def append_end(self, transaction: TransactionId, entries: Sequence[StagedEntry], *, publish: bool) -> int:
         """Append a PUBLISH or DISCARD entry. `entries` are the staged ones to publish, in the order of the log.
-        Without any, a command publishes the offsets. Raises NotLeader, QuotaExceeded: too much is not committed yet."""
+
+        If there are none, append the command that publishes the offsets. Raises NotLeader, QuotaExceeded (too much is
+        not committed yet).
+        """
         ...
 
     async def applied(self, index: int) -> None:
@@ -119,8 +122,9 @@ class StagingLog(Protocol):
         ...
 
     async def confirm(self) -> None:
-        """Return once a majority has confirmed, since this call, that this leader leads, and everything that was
-        committed before the call is applied. Raises NotLeader, DeadlineExceeded."""
+        """Return when a majority has confirmed, after this call, that this leader leads, and the leader has applied
+        everything that was committed before the call. Raises NotLeader, DeadlineExceeded.
+        """
         ...
 
 
@@ -148,12 +152,12 @@ class LedTransactions:
         self._closed: TinymqError | None = None
 
     def start(self) -> None:
-        """Have the transactions of earlier leaders ended that nobody ends."""
+        """Find out the ends of transactions that earlier leaders have left."""
         if not self.staging.is_idle:
             self._watch()
 
     def close(self, error: TinymqError) -> None:
-        """Stop, because the leadership is lost. What waits was not appended, and is refused with `error`."""
+        """Stop, because the leadership is lost. Batches that wait were not appended, and are refused with `error`."""
         self._closed = error
         for task in list(self._tasks):
             task.cancel()
@@ -164,12 +168,12 @@ class LedTransactions:
     # ---- what others ask -------------------------------------------------------------------------------------------
 
     async def stage(self, sent: SentBatch | SentOffset) -> int:
-        """Store a batch or an offset of a transaction. Returns the index of its entry once that is applied; a duplicate
-        waits, too.
+        """Store a batch or an offset of a transaction. Returns the index of its entry when that is applied, also for a
+        duplicate.
 
         Raises TransactionAborted (it has ended here, or is not open with this partition in it), OutOfOrderSequence,
-        NotLeader, NotReady (the coordinator did not answer), QuotaExceeded, BatchTooLarge (the transaction is),
-        DiskFull, and OutcomeUnknown: send the batch again.
+        NotLeader, NotReady (the coordinator did not answer), QuotaExceeded, BatchTooLarge (the transaction is too
+        large), DiskFull, and OutcomeUnknown: send the batch again.
         """
         if self._closed is not None:
             raise self._closed
@@ -187,7 +191,7 @@ class LedTransactions:
 
     async def end(self, transaction: TransactionId, *, publish: bool, sets: Collection[int] | None = None) -> None:
         """Carry out the decision on a transaction: publish all of it, or these sets and nothing else, or nothing.
-        Returns once that is applied, or nothing of it is staged here.
+        Returns when the end is applied, or at once if nothing of the transaction is staged here.
 
         Raises NotLeader, DeadlineExceeded, OutcomeUnknown: tell it again.
         """
@@ -203,7 +207,8 @@ class LedTransactions:
             await self._log.applied(index)
 
     async def settle(self, staged: Callable[[], Sequence[TransactionId]]) -> None:
-        """Return once `staged` is empty. What is open of it is rolled back, and what is decided is carried out here.
+        """Return when `staged` returns nothing more. Of the transactions that it returns, open ones are rolled back,
+        and the decisions on the others are carried out here.
 
         Raises NotReady: a coordinator did not answer in time; NotLeader, DeadlineExceeded, OutcomeUnknown.
         """
@@ -303,7 +308,8 @@ class LedTransactions:
         while not self.staging.is_idle:
             await self._clock.sleep(ASK_EVERY_S)
             undecided = self.staging.undecided()
-            # Most transactions are shorter than the pause: those that came during it are asked about after the next.
+            # Most transactions are shorter than the pause. Those that began during it are asked about after the next
+            # one.
             late = sorted(each for each in undecided if each in seen)  # those of a producer in their order
             late.sort(key=self.staging.coordinator_of)
             self._hung = {each: self._hung[each] for each in late if each in self._hung}

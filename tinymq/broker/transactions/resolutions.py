@@ -25,7 +25,7 @@ class Resolutions:
         self._publish: dict[TransactionId, bool] = {}
 
     def resolve(self, transaction: TransactionId, *, publish: bool) -> Refusal | None:
-        """Decide about a transaction. A decision is not undone: returns what was decided before, if that differs."""
+        """Decide about a transaction. A decision is never changed: returns the earlier one if it differs."""
         before = self._publish.get(transaction)
         if before is None:
             self._publish[transaction] = publish

@@ -111,12 +111,12 @@ class Staging:
         return self._asked.get(question.transaction) == question
 
     def index_of(self, batch: StagedBatch) -> int | None:
-        """The Raft index of a batch; None: the batch is not here. 0 stands for any offset that is applied."""
+        """The Raft index of a batch, None if the batch is not here. For an applied offset it is 0."""
         tail, staged = self._tails.get(batch.transaction), self._applied.get(batch.transaction)
         if tail is not None and batch in tail.entries:
             return tail.entries[batch].entry_index
         if batch.writer == OFFSETS_WRITER:
-            return 0  # it is applied; whether it took effect, the applied state knows
+            return 0  # it is applied, with an effect or without
         return None if staged is None else staged.index_of(batch.writer, batch.number)
 
     # ---- ends
@@ -147,8 +147,10 @@ class Staging:
         return self._applied.held(transaction) + self._offsets.held(transaction)
 
     def entries_of(self, transaction: TransactionId, sets: Collection[int] | None = None) -> Sequence[StagedEntry]:
-        """The entries with batches that an end of the transaction publishes: all that it has in the log, applied or
-        not, in order; or those of some sets of Spark's sink. The end drops all others."""
+        """The entries with batches that the end of a transaction publishes, in order. It drops all others.
+
+        These are all that the transaction has in the log, applied or not, or those of some sets of Spark's sink.
+        """
         tail, staged = self._tails.get(transaction), self._applied.get(transaction)
         if sets is not None:  # their batches were applied before the coordinator decided
             return () if staged is None else staged.entries_of(sets)
@@ -163,7 +165,7 @@ class Staging:
 
     @property
     def waiting(self) -> Waiting:
-        """The room of the staged batches, those included that this leader has appended and not applied yet."""
+        """The room that staged batches take, including batches that this leader has appended and not applied yet."""
         return self._applied.waiting.plus(self._more)
 
     @property

@@ -168,7 +168,7 @@ def alter(
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Change settings of a group. What holds for leased records changes only while there are none."""
+    """Change settings of a group. Settings that concern leased records change only while no record is leased."""
     with servers.connect() as mq:
         before = mq.admin.describe_group(name)
         after = mq.admin.alter_group(name, dict(map(setting_of, set_)), dry_run=dry_run)

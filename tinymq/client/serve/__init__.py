@@ -1,4 +1,5 @@
-"""Handlers: functions of the application that are called for each record of a group. Above `group`, which has records.
+"""Handlers: functions of the application that are called for each record of a group. It stands on `group` and `work`,
+which have the records.
 
-subscription.py says what is handled, server.py runs it, and a source (source.py) hides which kind of group it is.
+subscription.py says what is handled, serving_run.py runs it, and a source (source.py) hides the kind of the group.
 """

@@ -1,4 +1,4 @@
-"""The records of a group of either kind: the kind of the group that is there decides, else that of the subscription."""
+"""The records of a group of either kind. An existing group has its kind; a new one gets that of the subscription."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ ERROR_LENGTH_MAX = 300  # of the line that `health` shows
 
 
 class HandlerRunner:
-    """One subscription while it is served. All on the loop, but for `health`."""
+    """One subscription while it is served. All calls on the loop, except `health`."""
 
     def __init__(self, subscription: Subscription, source: Source, clock: Clock, ended: Callable[[], None]) -> None:
-        """`ended` is called when it can handle nothing more; `failure` says why."""
+        """`ended` is called when it can handle no further record; `failure` says why."""
         self.failure: BaseException | None = None
         self._subscription = subscription
         self._source = source

@@ -20,7 +20,7 @@ LEAVING_S = 10.0  # to save what is done and to leave the groups, after the hand
 
 
 class ServingRun:
-    """One run of all subscriptions. All on the loop, but for `health`."""
+    """One run of all subscriptions. All calls on the loop, except `health`."""
 
     def __init__(
         self, subscriptions: Iterable[Subscription], source_of: Callable[[Subscription], Source], clock: Clock

@@ -1,4 +1,4 @@
-"""What handlers get their records from. A member of a stream group and a worker of a queue group both pass for it."""
+"""What handlers get their records from. Members of stream groups and workers of queue groups implement it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ offset, key, value and headers."""
 
 
 class Source(Protocol):
-    """The records of one subscription. All calls on the client's loop, but for `alive`."""
+    """The records of one subscription. All calls on the client's loop, except `alive`."""
 
     @property
     def alive(self) -> bool:

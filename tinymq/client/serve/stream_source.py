@@ -22,7 +22,7 @@ from tinymq.client.serve.verdicts import Reject, Retry
 
 LOG = logging.getLogger("tinymq.client")
 
-LOOK_S = 0.2  # between two looks whether a member that lost its session has it again
+LOOK_S = 0.2  # between two checks whether a member has its lost session back
 RETRY = Backoff(1.0, 30.0, jitter=0.1)  # of a record whose handler raised
 
 

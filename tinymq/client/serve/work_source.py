@@ -1,4 +1,4 @@
-"""The jobs of a queue group's worker, for handlers. What a handler has settled by itself is left as it is."""
+"""The jobs of a queue group's worker, for handlers. A job that the handler has settled itself stays as it is."""
 
 from __future__ import annotations
 

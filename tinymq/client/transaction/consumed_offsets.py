@@ -17,20 +17,20 @@ class ConsumedOffsets:
     """What the members of groups have handed out by the time of the commit."""
 
     def __init__(self, cluster: Cluster, calls: TransactionCalls, begun: Begun) -> None:
-        self.counts: Counter[Place] = Counter()  # of staged offsets, by partition
+        self.counts: Counter[Place] = Counter()  # the number of staged offsets, by partition
         self._cluster = cluster
         self._calls = calls
         self._transaction, self._coordinator = begun
-        self._readings: dict[TransactionalReading, list[HandedOut]] = {}  # with what is staged of each
+        self._readings: dict[TransactionalReading, list[HandedOut]] = {}  # each with the offsets that are staged
 
     def add(self, reading: TransactionalReading) -> None:
-        """Commit what this member will have handed out. Raises InvalidRequest: another transaction does that."""
+        """Commit the offsets of this member. Raises InvalidRequest if another transaction commits them."""
         if reading not in self._readings:
             reading.claim()
             self._readings[reading] = []
 
     async def stage(self, timeout_s: float) -> None:
-        """Stage the offset behind what each member has handed out. Raises why the transaction cannot be committed."""
+        """Stage the next offset of each member. Raises the error for which the transaction cannot be committed."""
         left = self._cluster.countdown(timeout_s)
         for reading in self._readings:  # one after the other, because two groups may read the same partition
             handed_out = reading.handed_out()

@@ -209,10 +209,11 @@ class TransactionCore:
 
         Waits until everything sent is staged, and until the decision is on a majority of disks: from then on it is
         irrevocable. With wait="visible" it also waits until all partitions show the records. If the time is up before
-        that, it returns False, and they follow. `timeout` in seconds; request_timeout_ms if not given.
+        that, it returns False, and the partitions show them later. `timeout` in seconds; request_timeout_ms if not
+        given.
 
-        Raises TransactionAborted, Fenced, or why a record was refused: nothing will ever be visible. OutcomeUnknown: no
-        coordinator has answered; `commit` may be called again.
+        Raises TransactionAborted, Fenced, or the error that refused a record: nothing will ever be visible.
+        OutcomeUnknown: no coordinator has answered; `commit` may be called again.
         """
         self._cluster.check_loop()
         if wait not in ("visible", "decided"):
@@ -327,8 +328,10 @@ class TransactionCore:
             self._failed(error)
 
     async def _roll_back(self, failure: TinymqError, left_s: float) -> NoReturn:
-        """Roll back what cannot be committed. Raises the reason. With no time left, the coordinator is told, and its
-        answer is not waited for."""
+        """Roll back what cannot be committed.
+
+        Raises the reason. With no time left, tell the coordinator without waiting for its answer.
+        """
         assert self._begun is not None, "only a transaction that has begun fails"
         self._drop(failure)
         try:
@@ -361,7 +364,7 @@ class TransactionCore:
         if self._failure is None and self._state in (State.OPEN, State.COMMITTING):
             self._failure = aborted_by(error)
             self.append = self._refuse
-            self._cluster.loop.call_soon(self._drop, self._failure)  # not while the sender ends batches
+            self._cluster.loop.call_soon(self._drop, self._failure)  # later: the sender may be ending batches now
 
     def _drop(self, reason: TinymqError) -> None:
         """Send nothing more, and end the records that are not staged yet."""

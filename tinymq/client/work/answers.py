@@ -12,7 +12,7 @@ from tinymq.client.work.job import Answer, Job
 
 
 class Answers:
-    """The answers and losses of one worker's jobs. All on the client's loop, but for `wait`."""
+    """The answers and losses of one worker's jobs. All calls on the client's loop, except `wait`."""
 
     def __init__(self, check: Callable[[], None], timeout_s: float) -> None:
         """`check` raises what has ended the worker."""

@@ -48,7 +48,7 @@ class BrokerWork:
         self._request = 0
         self._ping = False
         self._pings: deque[tuple[int, float]] = deque()  # those without an answer: number, and when each was sent
-        self._finished = False  # nothing more is said on the stream
+        self._finished = False  # nothing more is sent on the stream
         self._due = asyncio.Event()
         self._heard_s = clock.monotonic()
         self._stream: WorkStream | None = None
@@ -82,7 +82,7 @@ class BrokerWork:
         self._due.set()
 
     async def close(self) -> None:
-        """Leave: the sessions end, and what was not started is free at once."""
+        """Leave: end the sessions, so that other workers can have the records that were not started at once."""
         stream = self._stream
         if stream is not None and not self.broken:
             try:
@@ -149,7 +149,7 @@ class BrokerWork:
             await asyncio.wait([self._writer])
 
     async def _finish(self, stream: WorkStream) -> None:
-        """The broker will end the stream: begin no job, and leave once all that was said is answered.
+        """The broker will end the stream: begin no job, and leave when every settlement is answered.
 
         Jobs in hand go on, and are listed when their partitions are attached again.
         """
@@ -167,7 +167,10 @@ class BrokerWork:
             stream.cancel()
 
     def _request_of_all(self) -> pb.WorkRequest | None:
-        """Everything that is to be said now, up to the bounds of a message; what is left makes another one due."""
+        """The next message, with everything that is due, up to the bounds of one message.
+
+        What is left makes another one due.
+        """
         now_s, request = self._clock.monotonic(), pb.WorkRequest()
         attaching, self._attaching = self._attaching, []
         for work in attaching:

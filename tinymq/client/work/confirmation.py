@@ -1,4 +1,4 @@
-"""For how long a worker can rely on what a partition's leader has last said. No I/O."""
+"""How long a worker may rely on the newest answer of a partition's leader. No I/O."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class PartitionWork:
                 self._offer(job)
 
     def is_current(self, grant: Grant) -> bool:
-        """Whether the leader that the worker has attached to may have granted this, or a later one."""
+        """Whether the leader that the worker is attached to, or a later one, may have granted this."""
         return grant.term >= self.term
 
     def _offer(self, job: Job) -> None:
@@ -237,7 +237,10 @@ class PartitionWork:
         self.new.append(job)
 
     def _key_is_free(self, job: Job, *, settled: bool) -> None:
-        """The job of a key has left. `settled`: the next one may begin, or else all of them are given back."""
+        """The job of a key is settled, or is not ours any more (`settled` is False).
+
+        Begin the key's next one, or give all back.
+        """
         key = job.message.key
         waiting = self._keys.pop(key, None) if self.keyed and key is not None else None
         if not waiting:
@@ -352,7 +355,7 @@ class PartitionWork:
         return settles, credits
 
     def on_settled(self, reply: pb.WorkSettled) -> None:
-        """The answer to a settlement: what was not refused is done."""
+        """Take the answer to a settlement: every job that the leader did not refuse is settled."""
         settlement = self.settling.pop(reply.request_id, None)
         if settlement is None:
             return
@@ -382,7 +385,7 @@ class PartitionWork:
             self.unsent.append(JobSettlement(Verb.EXTEND, jobs))
 
     def on_asked(self, grants: pb.Grants, now_s: float) -> None:
-        """The lease of these is over, and they are still in hand."""
+        """The leader asks about records whose lease has ended: extend it if they are still in hand."""
         jobs = [job for job in self._jobs_of(read_grants(grants)) if not self._is_overdue(job, now_s)]
         if jobs:
             self.unsent.append(JobSettlement(Verb.EXTEND, jobs))

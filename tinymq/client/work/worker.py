@@ -124,7 +124,7 @@ class WorkerCore:
             except IndexError:
                 return None
             if job._state is JobState.WAITING and not job._partition_work.begins(job, self._cluster.clock.monotonic()):
-                # Another worker may have it by now. The leader's next answer tells.
+                # Another worker may have it by now. The leader's next answer decides.
                 job._partition_work.parked.append(job)
                 self._wake(self._unpark)  # the answer may have come meanwhile
             elif job._state is JobState.WAITING:
@@ -280,7 +280,7 @@ class WorkerCore:
         self._jobs.extend(new)
         if work.parked:
             self._jobs.extend(work.resume(self._cluster.clock.monotonic()))
-            self._leaders.send()  # what was given back, or the question whether the leader is there
+            self._leaders.send()  # records that were given back, or a question to the leader
         if self._stopped and self._jobs:
             self._give_back()
         self._arrived.set()
