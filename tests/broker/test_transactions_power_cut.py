@@ -17,7 +17,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import Fenced, OutOfOrderSequence, TinymqError, TransactionAborted
 from tinymq.base.types import PartitionId
 from tinymq.broker.coordinator.coordinator import coordinator_of
-from tinymq.broker.coordinator.transaction_coordinator import Owner, TransactionCoordinator
+from tinymq.broker.coordinator.transaction_coordinator import RegisteredOwner, TransactionCoordinator
 from tinymq.broker.groups.groups import COORDINATORS
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.state.staged import StagedBatch
@@ -64,7 +64,7 @@ class Writer:
             except (Fenced, OutOfOrderSequence):
                 pass  # it registers again
 
-    async def _transaction(self, owner: Owner) -> None:
+    async def _transaction(self, owner: RegisteredOwner) -> None:
         """Write one transaction, and end it."""
         name, rng = self._name, self._cluster.rng
         self._count += 1

@@ -22,7 +22,7 @@ from tinymq.base.errors import (
 )
 from tinymq.base.topic_config import Storage, TopicConfig
 from tinymq.base.types import PartitionId
-from tinymq.broker.coordinator.transaction_coordinator import Question, TransactionCoordinator
+from tinymq.broker.coordinator.transaction_coordinator import StandingQuestion, TransactionCoordinator
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions import rules
 from tinymq.broker.transactions.rules import DECIDED_MAX, PARTITIONS_MAX, Standing
@@ -105,13 +105,13 @@ def story(tell: Callable[[Story], Awaitable[None]]) -> None:
 def test_a_coordinator_that_was_replaced_answers_no_partition() -> None:
     async def tell(told: Story) -> None:
         transaction = await told.begin(A)
-        assert await told.at.standing(0, [Question(transaction, A), Question(transaction, B)]) == [
+        assert await told.at.standing(0, [StandingQuestion(transaction, A), StandingQuestion(transaction, B)]) == [
             Standing.OPEN,
             Standing.DISCARD,
         ]
         told.world.ruler = 2  # a majority follows broker 2, and broker 1 does not know it
         with pytest.raises(DeadlineExceeded):
-            await told.at.standing(0, [Question(transaction, A)])
+            await told.at.standing(0, [StandingQuestion(transaction, A)])
         with pytest.raises(DeadlineExceeded):
             await told.at.states(0)
 
@@ -121,7 +121,7 @@ def test_a_coordinator_that_was_replaced_answers_no_partition() -> None:
 def test_a_partition_has_an_open_transaction_ended_and_no_committed_one() -> None:
     async def tell(told: Story) -> None:
         transaction = await told.begin(A)
-        questions = [Question(transaction, A, end=True), Question(transaction, B)]
+        questions = [StandingQuestion(transaction, A, end=True), StandingQuestion(transaction, B)]
         assert await told.at.standing(0, questions) == [Standing.DISCARD, Standing.DISCARD]
         with pytest.raises(TransactionAborted):
             await told.at.commit(ID, transaction, {A: 0}, 1.0)
@@ -134,9 +134,9 @@ def test_a_coordinator_answers_once_it_has_applied_its_first_entry() -> None:
         transaction = await told.begin(A)
         told.world.elect(2)
         with pytest.raises(NotLeader):
-            await told.world.coordinators[2].standing(0, [Question(transaction, A)])
+            await told.world.coordinators[2].standing(0, [StandingQuestion(transaction, A)])
         await told.sleep(1.0)
-        assert await told.world.coordinators[2].standing(0, [Question(transaction, A)]) == [Standing.OPEN]
+        assert await told.world.coordinators[2].standing(0, [StandingQuestion(transaction, A)]) == [Standing.OPEN]
 
     story(tell)
 
@@ -332,7 +332,7 @@ def test_after_an_accepted_loss_nothing_from_before_is_ended_and_ids_get_other_p
         with pytest.raises(NotReady):
             await told.at.register(ID)
         await told.sleep(1.0)
-        assert await told.at.standing(0, [Question(transaction, A)]) == [Standing.UNRESOLVED]
+        assert await told.at.standing(0, [StandingQuestion(transaction, A)]) == [Standing.UNRESOLVED]
         told.world.registry.taken = 100  # this broker's block is from before the loss
         with pytest.raises(Fenced):
             await told.at.commit(ID, transaction, {A: 1}, 1.0)

@@ -25,8 +25,8 @@ from tinymq.base.errors import Fenced, OutcomeUnknown, TinymqError, TransactionA
 from tinymq.base.meter import Unmetered
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, PartitionId
-from tinymq.broker.coordinator.transaction_calls import TransactionCalls
-from tinymq.broker.coordinator.transaction_coordinator import Owner, TransactionCoordinator
+from tinymq.broker.coordinator.peer_transaction_calls import PeerTransactionCalls
+from tinymq.broker.coordinator.transaction_coordinator import RegisteredOwner, TransactionCoordinator
 from tinymq.broker.state.staged import StagedBatch, TransactionId
 from tinymq.broker.transactions.rules import Standing
 from tinymq.broker.transactions.transactional_id import Phase
@@ -94,7 +94,7 @@ class TransactionWorld(CoordinatorWorld):
         self.over = False
         self.commits = 0
         self.peers = {raft.number: BrokerPeers(self) for raft in self.rafts}
-        self.calls = {number: TransactionCalls(peers, self.partitions.get) for number, peers in self.peers.items()}
+        self.calls = {number: PeerTransactionCalls(peers, self.partitions.get) for number, peers in self.peers.items()}
         for raft in self.rafts:
             registry: Any = self.registry
             own, calls = {(COORDINATOR.topic_id, 0): raft.machine}, self.calls[raft.number]
@@ -179,7 +179,7 @@ class TransactionWorld(CoordinatorWorld):
             except TinymqError as error:
                 self.say(f"{name}: {error.code}: {error.message}")
 
-    async def _transact(self, name: str, owner: Owner, writer: int) -> None:
+    async def _transact(self, name: str, owner: RegisteredOwner, writer: int) -> None:
         rng = self.rng
         transaction: TransactionId = await self.at_coordinator("begin", name, owner, TIMEOUT_US)
         places = rng.sample(sorted(self.partitions), rng.randint(1, len(self.partitions)))

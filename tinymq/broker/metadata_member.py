@@ -20,8 +20,8 @@ from tinymq.base.types import METADATA_GROUP, PartitionId
 from tinymq.broker.cluster.feature_level import FeatureLevelControl, announced_level
 from tinymq.broker.cluster.registration import Registration
 from tinymq.broker.coordinator.coordinator import Coordinator
+from tinymq.broker.coordinator.peer_transaction_calls import LedPartition, PeerTransactionCalls
 from tinymq.broker.coordinator.standing_questions import StandingQuestions
-from tinymq.broker.coordinator.transaction_calls import LedPartition, TransactionCalls
 from tinymq.broker.coordinator.transaction_coordinator import TransactionCoordinator
 from tinymq.broker.dead_letters.dead_letters import DeadLetters
 from tinymq.broker.group_watch import GroupWatch
@@ -157,7 +157,7 @@ class MetadataMember:
 
     def _make_transactions(self, env: MemberEnv) -> None:
         """Make the parts that coordinate transactions. They begin with `start`."""
-        calls = TransactionCalls(env.host, self._led_transactions)
+        calls = PeerTransactionCalls(env.host, self._led_transactions)
         self.transactions = TransactionCoordinator(
             self._registry, lambda: self._replica_host.internal, self.broker.producer_ids, calls, env.clock, env.meter
         )

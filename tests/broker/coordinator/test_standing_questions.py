@@ -12,7 +12,7 @@ import pytest
 from tinymq.base.errors import InvalidRequest, NotLeader, NotReady
 from tinymq.base.types import GroupId, PartitionId
 from tinymq.broker.coordinator.standing_questions import StandingQuestions
-from tinymq.broker.coordinator.transaction_coordinator import Question
+from tinymq.broker.coordinator.transaction_coordinator import StandingQuestion
 from tinymq.broker.coordinator.unfinished import Unfinished, UnfinishedWatch
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.rules import PARTITIONS_MAX, Standing
@@ -30,14 +30,14 @@ class Coordinators:
     """All coordinators. A request is answered when the test says so."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[int, Sequence[Question], asyncio.Future[None]]] = []
+        self.requests: list[tuple[int, Sequence[StandingQuestion], asyncio.Future[None]]] = []
         self.topic: Any = COORDINATORS
         self.questions = StandingQuestions(self, self._ask)  # type: ignore[arg-type]
 
     def get_topic(self, name: str) -> Any:
         return self.topic
 
-    async def _ask(self, coordinator: GroupId, questions: Sequence[Question]) -> list[Standing]:
+    async def _ask(self, coordinator: GroupId, questions: Sequence[StandingQuestion]) -> list[Standing]:
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.requests.append((coordinator.partition, questions, answered))
         await answered

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tinymq.base.errors import InvalidRequest, NotReady, TinymqError
 from tinymq.base.types import GroupId, PartitionId, TopicId
-from tinymq.broker.coordinator.transaction_coordinator import Question
+from tinymq.broker.coordinator.transaction_coordinator import StandingQuestion
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.rules import PARTITIONS_MAX, Standing
 from tinymq.registry.service import RegistryService
 
-Ask = Callable[[GroupId, Sequence[Question]], Awaitable[Sequence[Standing]]]
-"""TransactionCalls.standings."""
+Ask = Callable[[GroupId, Sequence[StandingQuestion]], Awaitable[Sequence[Standing]]]
+"""PeerTransactionCalls.standings."""
 
-Waiting = list[tuple[Question, "asyncio.Future[Standing]"]]
+Waiting = list[tuple[StandingQuestion, "asyncio.Future[Standing]"]]
 
 
 class StandingQuestions:
@@ -44,11 +44,11 @@ class StandingQuestions:
         """The standing of a transaction at the partition `coordinator` of `__coordinator`. With `end`, it is rolled
         back first if it is open.
 
-        Raises InvalidRequest (there is no such partition), and as `TransactionCalls.standings`.
+        Raises InvalidRequest (there is no such partition), and as `PeerTransactionCalls.standings`.
         """
         group = self._group(coordinator)
         answer: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(coordinator, []).append((Question(transaction, place, end), answer))
+        self._waiting.setdefault(coordinator, []).append((StandingQuestion(transaction, place, end), answer))
         if coordinator not in self._sending:
             self._sending[coordinator] = asyncio.get_running_loop().create_task(self._send(coordinator, group))
         return await answer

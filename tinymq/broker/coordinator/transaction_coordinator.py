@@ -62,7 +62,7 @@ EXPIRE_EVERY_S = 60.0
 logger = structlog.get_logger("tinymq.broker")
 
 
-class Question(NamedTuple):
+class StandingQuestion(NamedTuple):
     """A partition asks about a transaction."""
 
     transaction: TransactionId
@@ -70,7 +70,7 @@ class Question(NamedTuple):
     end: bool = False  # roll it back if it is open: a new reader of a group waits for its end
 
 
-class Owner(NamedTuple):
+class RegisteredOwner(NamedTuple):
     """The result of a registration. Every call of the owner names both."""
 
     producer_id: int
@@ -119,7 +119,7 @@ class TransactionCoordinator:
 
     # ---- what owners ask ----------------------------------------------------------------------------------------
 
-    async def register(self, name: str) -> Owner:
+    async def register(self, name: str) -> RegisteredOwner:
         """Give a transactional id to the caller. This fences the previous owner, and aborts its open transaction.
 
         Raises InvalidName, NotLeader, NotReady, QuotaExceeded (too many ids, or unfinished transactions), and
@@ -133,9 +133,9 @@ class TransactionCoordinator:
             fresh_producer_id = await self._producer_ids.take()
         state = await self._decide(replica, name, Register(fresh_producer_id), ends_open="replaced")
         logger.info("transactional_id_registered", id=name, producer_id=state.producer_id, epoch=state.epoch)
-        return Owner(state.producer_id, state.epoch)
+        return RegisteredOwner(state.producer_id, state.epoch)
 
-    async def begin(self, name: str, owner: Owner, timeout_us: int) -> TransactionId:
+    async def begin(self, name: str, owner: RegisteredOwner, timeout_us: int) -> TransactionId:
         """Begin a transaction. One of the owner that is still open is aborted.
 
         `timeout_us` after its beginning it is aborted if it is not decided by then. Raises InvalidRequest, Fenced,
@@ -241,7 +241,7 @@ class TransactionCoordinator:
 
     # ---- what partitions ask ------------------------------------------------------------------------------------
 
-    async def standing(self, number: int, questions: Sequence[Question]) -> list[Standing]:
+    async def standing(self, number: int, questions: Sequence[StandingQuestion]) -> list[Standing]:
         """Answer partitions that ask about transactions of the coordinator's partition `number`. What they want ended,
         and is open, is rolled back first.
 

@@ -14,7 +14,7 @@ from tinymq.client.cluster.cluster import JITTERED, Cluster
 from tinymq.client.cluster.coordinator_calls import COORDINATOR_TOPIC
 from tinymq.client.cluster.leader_calls import ask_leader
 from tinymq.client.cluster.routing import Broker
-from tinymq.client.cluster.transaction_calls import TransactionCalls
+from tinymq.client.cluster.transactional_id_calls import TransactionalIdCalls
 from tinymq.client.common.values import as_datetime
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -102,7 +102,7 @@ class TransactionAdmin:
         """One transactional id. Raises NotFound."""
         left = self._cluster.countdown(timeout_s)
         try:
-            reply = await TransactionCalls(self._cluster, name).describe(left())
+            reply = await TransactionalIdCalls(self._cluster, name).describe(left())
         except UnknownTopic:
             raise unknown(name) from None
         if not reply.ids:
@@ -115,7 +115,7 @@ class TransactionAdmin:
     async def abort(self, name: str, timeout_s: float) -> None:
         """Roll the open transaction of an id back. Raises NotFound."""
         try:
-            await TransactionCalls(self._cluster, name).abort(None, timeout_s)
+            await TransactionalIdCalls(self._cluster, name).abort(None, timeout_s)
         except UnknownTopic:
             raise unknown(name) from None
 

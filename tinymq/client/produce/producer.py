@@ -30,7 +30,7 @@ from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.blocking_sender import BlockingSender
 from tinymq.client.produce.delivery import BatchDelivery, Delivery, ScheduledDelivery, hasten
 from tinymq.client.produce.producer_batch import ProducerBatch
-from tinymq.client.produce.send_queue import Staging
+from tinymq.client.produce.send_queue import SenderTransaction
 from tinymq.client.produce.sender import Sender
 from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, TopicBuffer
 from tinymq.client.produce.whole_batches import WholeBatches, by_partition, by_size, only_partition
@@ -51,7 +51,7 @@ class ProducerCore:
 
     def __init__(
         self, cluster: Cluster, config: ProducerConfig, wake: Callable[[Callable[[], None]], None],
-        staging: Staging | None = None,
+        staging: SenderTransaction | None = None,
     ) -> None:  # fmt: skip
         """`wake` makes a call on the loop, soon, from any thread. `staging`: the transaction of all records."""
         self.config = config

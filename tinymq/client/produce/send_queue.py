@@ -333,7 +333,7 @@ class SendQueue:
         self._draining = any(b.sent for b in self._in_flight)
 
 
-class Staging(Protocol):
+class SenderTransaction(Protocol):
     """The transaction of all batches of a sender, as the sender uses it. All calls are made on the loop."""
 
     def admits(self, queue: SendQueue, then: Callable[[], None]) -> bool:

@@ -35,7 +35,7 @@ from tinymq.client.net.wire import read_error
 from tinymq.client.produce.batcher import Batcher
 from tinymq.client.produce.placement import Placement
 from tinymq.client.produce.producer_batch import ProducerBatch
-from tinymq.client.produce.send_queue import Ended, QueueOwner, SendQueue, Staging
+from tinymq.client.produce.send_queue import Ended, QueueOwner, SenderTransaction, SendQueue
 from tinymq.client.produce.undelivered import Undelivered
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -53,7 +53,7 @@ class Sender:
     """The sender of one producer. All calls are made on the loop."""
 
     def __init__(
-        self, cluster: Cluster, config: ProducerConfig, batcher: Batcher, staging: Staging | None = None
+        self, cluster: Cluster, config: ProducerConfig, batcher: Batcher, staging: SenderTransaction | None = None
     ) -> None:
         """`staging`: the transaction of all batches. None: they belong to none."""
         self._cluster = cluster

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from tinymq.base.errors import TinymqError
-from tinymq.client.cluster.transaction_calls import Place, TransactionCalls
+from tinymq.client.cluster.transactional_id_calls import Place, TransactionalIdCalls
 from tinymq.client.produce.producer_batch import ProducerBatch
 from tinymq.client.produce.send_queue import SendQueue
 from tinymq.client.transaction.owner import Begun
@@ -16,10 +16,10 @@ PLACES_MAX = 1000  # of one call
 
 
 class AddedPartitions:
-    """The transaction, as its sender uses it (`Staging` in tinymq/client/produce/send_queue.py)."""
+    """The transaction, as its sender uses it (`SenderTransaction` in tinymq/client/produce/send_queue.py)."""
 
     def __init__(
-        self, calls: TransactionCalls, begun: Begun, timeout_s: float, on_failed: Callable[[TinymqError], None]
+        self, calls: TransactionalIdCalls, begun: Begun, timeout_s: float, on_failed: Callable[[TinymqError], None]
     ) -> None:
         """`on_failed` is told of each failure. After one, the transaction cannot be committed."""
         self._calls = calls
@@ -33,7 +33,7 @@ class AddedPartitions:
         self._adding: asyncio.Task[None] | None = None
 
     def admits(self, queue: SendQueue, then: Callable[[], None]) -> bool:
-        """See Staging. Partitions that are used at the same time are added by one call."""
+        """See SenderTransaction. Partitions that are used at the same time are added by one call."""
         if self._closed:
             return False
         place = queue.topic_id, queue.partition
@@ -45,14 +45,14 @@ class AddedPartitions:
         return False
 
     def place_of(self, batch: ProducerBatch) -> bytes:
-        """See Staging."""
+        """See SenderTransaction."""
         assert batch.first_sequence >= 0, "the queue numbers a batch before it is sent"
         return pb.BatchTransaction(
             transaction=self._transaction, coordinator=self._coordinator, number=batch.first_sequence
         ).SerializeToString()
 
     def failed(self, error: TinymqError) -> None:
-        """See Staging."""
+        """See SenderTransaction."""
         self._on_failed(error)
 
     def close(self) -> None:

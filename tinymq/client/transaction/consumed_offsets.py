@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.cluster.transaction_calls import Place, TransactionCalls
+from tinymq.client.cluster.transactional_id_calls import Place, TransactionalIdCalls
 from tinymq.client.consume import cursors
 from tinymq.client.group.transactional_reading import HandedOut, TransactionalReading
 from tinymq.client.transaction.owner import Begun
@@ -16,7 +16,7 @@ from tinymq.proto import tinymq_pb2 as pb
 class ConsumedOffsets:
     """What the members of groups have handed out by the time of the commit."""
 
-    def __init__(self, cluster: Cluster, calls: TransactionCalls, begun: Begun) -> None:
+    def __init__(self, cluster: Cluster, calls: TransactionalIdCalls, begun: Begun) -> None:
         self.counts: Counter[Place] = Counter()  # the number of staged offsets, by partition
         self._cluster = cluster
         self._calls = calls

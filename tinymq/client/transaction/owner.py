@@ -7,8 +7,8 @@ from typing import NamedTuple
 from tinymq.base.errors import Fenced, InvalidRequest, TinymqError
 from tinymq.base.types import check_transactional_id
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.cluster.transaction_calls import TransactionCalls
 from tinymq.client.cluster.transaction_descriptions import TransactionAdmin, TransactionalIdDescription
+from tinymq.client.cluster.transactional_id_calls import TransactionalIdCalls
 from tinymq.client.common.traces import untraced
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -27,7 +27,7 @@ class Owner:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name = name
-        self.calls = TransactionCalls(cluster, name)
+        self.calls = TransactionalIdCalls(cluster, name)
         self._cluster = cluster
         self._registered: pb.RegisterOwnerReply | None = None
         self._fenced: Fenced | None = None

@@ -28,8 +28,8 @@ from tinymq.base.errors import (
     TransactionAborted,
 )
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.cluster.transaction_calls import Place
 from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription
+from tinymq.client.cluster.transactional_id_calls import Place
 from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import WAIT_S_MIN, check_wait
 from tinymq.client.common.traces import untraced
@@ -50,7 +50,7 @@ Wait = Literal["visible", "decided"]
 UNKNOWN_HINT = "call commit again, or read back before you send again: the next transaction of this id ends this one"
 
 
-class State(Enum):
+class TransactionState(Enum):
     """How far a transaction is."""
 
     NEW = "not begun"
@@ -88,7 +88,7 @@ class TransactionCore:
         self._cluster = cluster
         self._owner = owner
         self._wake = wake
-        self._state = State.NEW
+        self._state = TransactionState.NEW
         self._visible = False
         self._failure: TinymqError | None = None  # why an open transaction cannot be committed any more
         self._left: Closed | None = None  # raised at the end of the block: the client was closed meanwhile
@@ -113,7 +113,7 @@ class TransactionCore:
     @property
     def closed(self) -> bool:
         """Is the transaction over, as far as this client can say?"""
-        return self._state in (State.COMMITTED, State.ABORTED, State.UNKNOWN)
+        return self._state in (TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.UNKNOWN)
 
     # ---- the beginning -------------------------------------------------------------------------------
 
@@ -138,17 +138,17 @@ class TransactionCore:
         OutcomeUnknown: it may have begun, and then the next one ends it, or its time-out.
         """
         self._cluster.check_loop()
-        if self._state is not State.NEW:
+        if self._state is not TransactionState.NEW:
             raise InvalidRequest("this transaction has begun before", hint="make another one: mq.transaction(...)")
         timeout_s = self._timeout_s(timeout)
-        self._state = State.ABORTED  # unless it begins
+        self._state = TransactionState.ABORTED  # unless it begins
         self._begun = await self._owner.begin(self.config.transaction_timeout_ms, timeout_s)
         self.number = self._begun.transaction.number
         request_s = self._cluster.config.request_timeout_ms / 1000
         self._partitions = AddedPartitions(self._owner.calls, self._begun, request_s, self._failed)
         self._producer = ProducerCore(self._cluster, producer_config(self.config), self._wake, self._partitions)
         self._offsets = ConsumedOffsets(self._cluster, self._owner.calls, self._begun)
-        self._state = State.OPEN
+        self._state = TransactionState.OPEN
         self.append = self._producer.append
 
     # ---- records -------------------------------------------------------------------------------------
@@ -219,27 +219,27 @@ class TransactionCore:
         if wait not in ("visible", "decided"):
             raise InvalidRequest(f"wait={wait!r}", hint="one of 'visible', 'decided'")
         left = self._cluster.countdown(self._timeout_s(timeout))
-        if self._state not in (State.OPEN, State.UNKNOWN):
-            if self._state is State.COMMITTED:
+        if self._state not in (TransactionState.OPEN, TransactionState.UNKNOWN):
+            if self._state is TransactionState.COMMITTED:
                 return self._visible
             self._refuse()
-        asked = staged = self._state is State.UNKNOWN  # by an earlier call
-        self._state, self.append = State.COMMITTING, self._refuse
+        asked = staged = self._state is TransactionState.UNKNOWN  # by an earlier call
+        self._state, self.append = TransactionState.COMMITTING, self._refuse
         try:
             if not staged:
                 self._batches = await self._staged(left)
                 staged = True
             self._visible = await self._decided(wait, left, asked)
         except OutcomeUnknown as error:
-            self._end(State.UNKNOWN, error)
+            self._end(TransactionState.UNKNOWN, error)
             raise
         except TinymqError as error:
-            self._end(State.ABORTED, error)
+            self._end(TransactionState.ABORTED, error)
             raise
         except BaseException:  # interrupted; once all is staged, the coordinator may have been asked
-            self._end(State.UNKNOWN if staged else State.ABORTED)
+            self._end(TransactionState.UNKNOWN if staged else TransactionState.ABORTED)
             raise
-        self._end(State.COMMITTED)
+        self._end(TransactionState.COMMITTED)
         return self._visible
 
     async def abort(self, *, timeout: float | None = None) -> None:
@@ -251,31 +251,31 @@ class TransactionCore:
         """
         self._cluster.check_loop()
         timeout_s = self._timeout_s(timeout)
-        if self._state is State.ABORTED:
+        if self._state is TransactionState.ABORTED:
             return
-        if self._state in (State.COMMITTED, State.COMMITTING):
+        if self._state in (TransactionState.COMMITTED, TransactionState.COMMITTING):
             raise InvalidRequest(f"the transaction is {self._state.value}", hint="begin another one")
-        if self._state is State.NEW:
-            self._end(State.ABORTED)
+        if self._state is TransactionState.NEW:
+            self._end(TransactionState.ABORTED)
             return
-        unknown, self._state = self._state is State.UNKNOWN, State.ABORTED
+        unknown, self._state = self._state is TransactionState.UNKNOWN, TransactionState.ABORTED
         assert self._begun is not None, "only a transaction that has begun is rolled back"
         self._drop(TransactionAborted("the transaction was rolled back by its program"))
         try:
             await self._owner.calls.abort(self._begun.transaction, timeout_s)
         except Fenced as error:
-            self._end(State.ABORTED, error)
+            self._end(TransactionState.ABORTED, error)
             if unknown:  # the other owner may have found it committed
                 raise
         except TinymqError as error:
-            self._end(State.UNKNOWN if unknown else State.ABORTED, error)
+            self._end(TransactionState.UNKNOWN if unknown else TransactionState.ABORTED, error)
             raise
         else:
-            self._end(State.ABORTED)
+            self._end(TransactionState.ABORTED)
 
     async def leave(self) -> None:
         """Roll an open transaction back, because its client is closed."""
-        if self._state is not State.OPEN:
+        if self._state is not TransactionState.OPEN:
             return
         LOG.warning("a transaction of %r was open when its client was closed: it is rolled back", self.transactional_id)
         try:
@@ -292,11 +292,11 @@ class TransactionCore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            if self._state is State.OPEN:
+            if self._state is TransactionState.OPEN:
                 await self.commit()
             elif self._left is not None:
                 raise untraced(self._left)
-        elif self._state is State.OPEN:
+        elif self._state is TransactionState.OPEN:
             try:
                 await self.abort(timeout=LEAVING_IN_ERROR_S)
             except TinymqError as late:
@@ -361,7 +361,7 @@ class TransactionCore:
 
     def _failed(self, error: TinymqError) -> None:
         """Something has failed: the transaction cannot be committed, and takes no further records."""
-        if self._failure is None and self._state in (State.OPEN, State.COMMITTING):
+        if self._failure is None and self._state in (TransactionState.OPEN, TransactionState.COMMITTING):
             self._failure = aborted_by(error)
             self.append = self._refuse
             self._cluster.loop.call_soon(self._drop, self._failure)  # later: the sender may be ending batches now
@@ -374,16 +374,20 @@ class TransactionCore:
         if self._producer is not None:
             self._producer.abandon(reason)
 
-    def _end(self, state: State, error: TinymqError | None = None) -> None:
+    def _end(self, state: TransactionState, error: TinymqError | None = None) -> None:
         self._state = state
         self._drop(error or Closed(f"the transaction is {state.value}"))
         if self._offsets is not None:
-            self._offsets.ended(committed=state is State.COMMITTED)
+            self._offsets.ended(committed=state is TransactionState.COMMITTED)
         if self._begun is not None:
             self._owner.ended(self._begun, error)
 
     def _open_producer(self) -> ProducerCore:
-        if self._state not in (State.OPEN, State.COMMITTING) or self._producer is None or self._failure is not None:
+        if (
+            self._state not in (TransactionState.OPEN, TransactionState.COMMITTING)
+            or self._producer is None
+            or self._failure is not None
+        ):
             self._refuse()
         return self._producer
 
@@ -391,7 +395,7 @@ class TransactionCore:
         """Stand in for `append` while the transaction takes no records. Raises the reason."""
         if self._failure is not None:
             raise untraced(self._failure)
-        if self._state is State.NEW:
+        if self._state is TransactionState.NEW:
             raise InvalidRequest("the transaction has not begun", hint="use it in `with`, or call begin")
         raise Closed(f"the transaction is {self._state.value}", hint="begin another one: mq.transaction(...)")
 

@@ -9,7 +9,7 @@ from tinymq.base.errors import InvalidRequest, NotFound, NotLeader
 from tinymq.base.types import PartitionId, TopicId, check_transactional_id
 from tinymq.broker.coordinator.coordinator import coordinator_of
 from tinymq.broker.coordinator.sink_coordinator import Job
-from tinymq.broker.coordinator.transaction_coordinator import Owner, TransactionCoordinator
+from tinymq.broker.coordinator.transaction_coordinator import RegisteredOwner, TransactionCoordinator
 from tinymq.broker.coordinator.transaction_errors import error_of
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC
 from tinymq.broker.partition.admission import check_topic_id
@@ -55,7 +55,7 @@ class TransactionsService(pb_grpc.TransactionsServicer):
     @unary(operation="write", resource=TRANSACTIONAL_ID)
     async def BeginTransaction(self, request: pb.BeginTransactionRequest, context: Context) -> pb.BeginTransactionReply:
         require_fields(request, "producer_id", "epoch")
-        name, owner = request.transactional_id, Owner(request.producer_id, request.epoch)
+        name, owner = request.transactional_id, RegisteredOwner(request.producer_id, request.epoch)
         timeout_us = (request.timeout_ms or TRANSACTION_MS) * 1000
         begun = await (await self._coordinator(name)).begin(name, owner, timeout_us)
         ref = pb.TransactionRef(producer_id=begun.producer_id, epoch=begun.epoch, number=begun.number)

@@ -22,7 +22,7 @@ Place = tuple[bytes, int]
 """A topic id and a partition's number."""
 
 
-class TransactionCalls:
+class TransactionalIdCalls:
     """Finds the partition of `__coordinator` that has the transactional id, and asks its leader."""
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:

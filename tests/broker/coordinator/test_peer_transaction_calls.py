@@ -10,8 +10,8 @@ import pytest
 
 from tinymq.base.errors import InvalidRequest, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.base.types import GroupId, PartitionId, TopicId
-from tinymq.broker.coordinator.transaction_calls import METHOD, TransactionCalls
-from tinymq.broker.coordinator.transaction_coordinator import Question
+from tinymq.broker.coordinator.peer_transaction_calls import METHOD, PeerTransactionCalls
+from tinymq.broker.coordinator.transaction_coordinator import StandingQuestion
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.message_parts import pack_places, pack_ref
 from tinymq.broker.transactions.rules import PARTITIONS_MAX, Standing
@@ -62,8 +62,8 @@ class Cluster:
         self.answers: dict[int, Callable[[bytes], Awaitable[bytes]]] = {}
         self.requests: list[int] = []
 
-    def broker(self, number: int, partitions: dict[PartitionId, Led], coordinator: Any = None) -> TransactionCalls:
-        calls = TransactionCalls(Peers(self, number), partitions.get)
+    def broker(self, number: int, partitions: dict[PartitionId, Led], coordinator: Any = None) -> PeerTransactionCalls:
+        calls = PeerTransactionCalls(Peers(self, number), partitions.get)
         calls.attach(coordinator)
         for place in partitions:
             self.leaders[GroupId(TopicId(place.topic_id), place.partition)] = number
@@ -130,9 +130,12 @@ def test_a_leader_learns_what_the_coordinator_says(standing: Standing) -> None:
     cluster.broker(2, {}, coordinator)
     calls = cluster.broker(1, {A: Led()})
     with pytest.raises(NotLeader):
-        asyncio.run(calls.standings(COORDINATOR, [Question(T, A)]))
+        asyncio.run(calls.standings(COORDINATOR, [StandingQuestion(T, A)]))
     cluster.leaders[COORDINATOR] = 2
-    assert asyncio.run(calls.standings(COORDINATOR, [Question(T, A), Question(T, B, end=True)])) == [standing, standing]
+    assert asyncio.run(calls.standings(COORDINATOR, [StandingQuestion(T, A), StandingQuestion(T, B, end=True)])) == [
+        standing,
+        standing,
+    ]
     assert coordinator.asked == [(5, [(T, A, False), (T, B, True)])]
 
 
@@ -146,7 +149,7 @@ def test_an_answer_that_says_less_or_something_unknown_ends_nothing() -> None:
 
     cluster.answers[2] = newer
     assert (
-        asyncio.run(calls.standings(COORDINATOR, [Question(T, A), Question(T, B, end=True)]))
+        asyncio.run(calls.standings(COORDINATOR, [StandingQuestion(T, A), StandingQuestion(T, B, end=True)]))
         == [Standing.UNRESOLVED] * 2
     )
 

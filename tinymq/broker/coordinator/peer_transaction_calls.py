@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import InvalidRequest, NotLeader, TinymqError
 from tinymq.base.types import GroupId, PartitionId, TopicId
-from tinymq.broker.coordinator.transaction_coordinator import Question, TransactionCoordinator
+from tinymq.broker.coordinator.transaction_coordinator import StandingQuestion, TransactionCoordinator
 from tinymq.broker.groups.groups import Peers
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.message_parts import pack_places, pack_ref, parse_ref
@@ -48,7 +48,7 @@ class LedPartition(Protocol):
         ...
 
 
-class TransactionCalls:
+class PeerTransactionCalls:
     """One per broker: it answers other brokers, and calls them (PartitionLeaders)."""
 
     def __init__(self, peers: Peers, partition_at: Callable[[PartitionId], LedPartition | None]) -> None:
@@ -122,7 +122,7 @@ class TransactionCalls:
 
     # ---- a leader's call
 
-    async def standings(self, coordinator: GroupId, questions: Sequence[Question]) -> list[Standing]:
+    async def standings(self, coordinator: GroupId, questions: Sequence[StandingQuestion]) -> list[Standing]:
         """What became of transactions, by the coordinator that leads this partition of `__coordinator`.
 
         Raises NotLeader (nobody is known to lead it), NotReady, Unavailable, DeadlineExceeded, OutcomeUnknown.
@@ -205,7 +205,7 @@ class TransactionCalls:
         _check_count(len(request.questions))
         assert self._coordinator is not None, "used before it was attached"
         questions = [
-            Question(parse_ref(each.transaction), PartitionId(each.topic_id, each.partition), each.end)
+            StandingQuestion(parse_ref(each.transaction), PartitionId(each.topic_id, each.partition), each.end)
             for each in request.questions
         ]
         standings = await self._coordinator.standing(request.coordinator, questions)
