@@ -78,10 +78,11 @@ class TransactionCalls:
 
         Waits until everything sent is staged, and until the decision is on a majority of disks: from then on it is
         irrevocable. With wait="visible" it also waits until all partitions show the records. If the time is up before
-        that, it returns False, and they follow. `timeout` in seconds; request_timeout_ms if not given.
+        that, it returns False, and the partitions show them later. `timeout` in seconds; request_timeout_ms if not
+        given.
 
-        Raises TransactionAborted, Fenced, or why a record was refused: nothing will ever be visible. OutcomeUnknown: no
-        coordinator has answered; `commit` may be called again.
+        Raises TransactionAborted, Fenced, or the error that refused a record: nothing will ever be visible.
+        OutcomeUnknown: no coordinator has answered; `commit` may be called again.
         """
         try:
             return self._loop_thread.run(self._async.commit(wait, timeout=timeout))
