@@ -46,7 +46,7 @@ TIMEOUT_US_MIN = 1_000_000  # of the sets of a run
 logger = structlog.get_logger("tinymq.broker")
 
 
-class Job(NamedTuple):
+class SinkJob(NamedTuple):
     """What a task or a driver writes."""
 
     application: str
@@ -115,7 +115,7 @@ class SinkCoordinator:
 
     # ---- what tasks and drivers ask -----------------------------------------------------------------------------
 
-    async def open_set(self, job: Job, run: str, timeout_us: int) -> OpenedSet | None:
+    async def open_set(self, job: SinkJob, run: str, timeout_us: int) -> OpenedSet | None:
         """Begin a set, for one attempt at a task. None: the version is committed, and there is nothing to write.
 
         Another call begins another set. All sets of a `run` can be committed together. They are dropped `timeout_us`
@@ -146,7 +146,7 @@ class SinkCoordinator:
         await self._decide(name, AddToSets(transaction.producer_id, frozenset(places)))
 
     async def commit(
-        self, job: Job, transaction: TransactionId | None, sets: Collection[int], expected: Counts, decide_s: float
+        self, job: SinkJob, transaction: TransactionId | None, sets: Collection[int], expected: Counts, decide_s: float
     ) -> None:
         """Commit a version with these sets of one run. Returns when the decision is replicated; from then on it is
         irrevocable. A version that is committed already changes nothing.
@@ -239,7 +239,7 @@ class SinkCoordinator:
         return _state(await self._find(name).decide_sink(name, command), name)
 
 
-def _check_job(job: Job) -> None:
+def _check_job(job: SinkJob) -> None:
     if len(job.query) > RUN_LENGTH_MAX:
         raise InvalidRequest(f"query={job.query!r:.100}", hint=f"at most {RUN_LENGTH_MAX} characters")
 

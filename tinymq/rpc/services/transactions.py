@@ -8,7 +8,7 @@ from itertools import islice
 from tinymq.base.errors import InvalidRequest, NotFound, NotLeader
 from tinymq.base.types import PartitionId, TopicId, check_transactional_id
 from tinymq.broker.coordinator.coordinator import coordinator_of
-from tinymq.broker.coordinator.sink_coordinator import Job
+from tinymq.broker.coordinator.sink_coordinator import SinkJob
 from tinymq.broker.coordinator.transaction_coordinator import RegisteredOwner, TransactionCoordinator
 from tinymq.broker.coordinator.transaction_errors import error_of
 from tinymq.broker.groups.groups import COORDINATOR_TOPIC
@@ -227,9 +227,9 @@ class TransactionsService(pb_grpc.TransactionsServicer):
         return coordinator_of(name, len(topic.queues))
 
 
-def _job(request: pb.OpenSetRequest | pb.CommitSetsRequest) -> Job:
+def _job(request: pb.OpenSetRequest | pb.CommitSetsRequest) -> SinkJob:
     require_fields(request, "version")
-    return Job(request.application, request.version, request.query, request.temporary)
+    return SinkJob(request.application, request.version, request.query, request.temporary)
 
 
 def _counts(partitions: Sequence[pb.TransactionPartition]) -> Mapping[PartitionId, int]:
