@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from tinymq.base.topic_config import SETTINGS
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import partition_pb2, peer_pb2, registry_pb2
 from tinymq.registry.state.codec import unpack
@@ -32,8 +33,12 @@ NEW = {
     "tinymq.registry.v1.State.records": (2, "there are no records"),
     "tinymq.registry.v1.Command.raise_feature_level": (2, "it is another command"),
     "tinymq.registry.v1.Command.put_record": (2, "it is another command"),
-    "tinymq.registry.v1.TopicConfig.retention": (2, "records go by time and by bytes"),
-    "tinymq.registry.v1.TopicConfig.dedupe_window_ms": (2, "no record is recognised by its message id"),
+    # A topic setting declares its level and its absence itself.
+    **{
+        f"tinymq.registry.v1.TopicConfig.{each.field}": (each.level, f"{each.absent}")
+        for each in SETTINGS
+        if each.level > 1
+    },
     "tinymq.partition.v1.Command.remove_acknowledged": (2, "it is another command"),
     "tinymq.partition.v1.OpenChannel.kind": (2, "the cursor is a channel's"),
     "tinymq.partition.v1.OpenChannel.group_id": (2, "the cursor belongs to no group"),

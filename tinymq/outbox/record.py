@@ -54,7 +54,7 @@ def headers_as_text(headers: HeadersLike | None) -> str | None:
 
 
 def headers_of(text: str | None) -> list[tuple[str, bytes | str | None]]:
-    """The headers of a row. Raises InvalidRequest for a text that another program wrote wrongly."""
+    """The headers of a row. Raises InvalidRequest if another program has written a text of another form."""
     if text is None:
         return []
     try:

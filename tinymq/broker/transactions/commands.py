@@ -37,7 +37,7 @@ TIMEOUT_US_MAX = 15 * 60 * 1_000_000  # of a transaction
 class Register:
     """Give the transactional id to a new owner."""
 
-    fresh_producer_id: int  # never used before; taken if the transactional id needs another one
+    fresh_producer_id: int  # never used before, for the case that the id needs another producer id
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The handlers of one client: what is subscribed, and the server while they are served."""
+"""The handlers of one client: its subscriptions, and their present run."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Source(Protocol):
         ...
 
     def stop(self) -> None:
-        """Hand out nothing more. What was handed out can still be done or fail."""
+        """Hand out nothing more. Records that were handed out can still be done, or fail."""
         ...
 
     async def close(self) -> None:

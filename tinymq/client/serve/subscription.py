@@ -38,7 +38,10 @@ class Subscription:
     group_settings: Mapping[str, object] | None = None  # of a queue group that the handler makes
 
     def of_kind(self, kind: Kind) -> Subscription:
-        """This subscription for a group of that kind. Raises InvalidConfig, InvalidRequest for what does not fit."""
+        """This subscription for a group of that kind.
+
+        Raises InvalidConfig, InvalidRequest for arguments that do not go together.
+        """
         if kind == "queue" and self.instance_id is not None:
             raise InvalidRequest(f"instance_id of a handler of the queue group {self.group!r}", hint="leave it out")
         if kind == "queue" and len(self.topics) > 1:

@@ -21,7 +21,7 @@ class AddedPartitions:
     def __init__(
         self, calls: TransactionalIdCalls, begun: Begun, timeout_s: float, on_failed: Callable[[TinymqError], None]
     ) -> None:
-        """`on_failed` is told of each failure. After one, the transaction cannot be committed."""
+        """`on_failed` is told of each failure. After a failure, the transaction cannot be committed."""
         self._calls = calls
         self._transaction, self._coordinator = begun
         self._timeout_s = timeout_s

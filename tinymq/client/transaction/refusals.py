@@ -26,7 +26,10 @@ def check_no_settings(settings: Mapping[str, object]) -> None:
 
 
 def aborted_by(error: TinymqError) -> TinymqError:
-    """Return what a transaction raises that `error` ends. The same records fail again if they were refused for good."""
+    """Return the error that a transaction raises after `error` has ended it.
+
+    The same records fail again if they were refused for good.
+    """
     permanent = isinstance(error, InvalidRequest | NotFound | Denied) and not isinstance(error, OutOfOrderSequence)
     if permanent:
         return error

@@ -19,7 +19,7 @@ class Answers:
         self.loop: asyncio.AbstractEventLoop | None = None  # the client's; set before there is a job
         self._check = check
         self._timeout_s = timeout_s
-        self._lost = 0  # jobs that neither `flush` nor `ack(wait=True)` has told of
+        self._lost = 0  # jobs that neither `flush` nor `ack(wait=True)` has reported
         self._flushes = 0
 
     def lost(self, job: Job) -> None:
