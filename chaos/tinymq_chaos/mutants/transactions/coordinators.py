@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tinymq.base.types import PartitionId
-from tinymq.broker.coordinator.transaction_calls import TransactionCalls
-from tinymq.broker.coordinator.transaction_coordinator import Question, TransactionCoordinator
+from tinymq.broker.coordinator.peer_transaction_calls import PeerTransactionCalls
+from tinymq.broker.coordinator.transaction_coordinator import StandingQuestion, TransactionCoordinator
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions import rules
 from tinymq.broker.transactions.resolutions import Resolutions
@@ -58,17 +58,17 @@ def transactions_are_published_in_any_order(
 
 @mutant("transactions: a partition is told of a decision until it has confirmed that", BETWEEN)
 def ends_are_told_once(p: Patches) -> None:
-    real: Any = TransactionCalls.end
-    told: dict[TransactionCalls, set[tuple[TransactionId, PartitionId]]] = defaultdict(set)  # by each broker
+    real: Any = PeerTransactionCalls.end
+    told: dict[PeerTransactionCalls, set[tuple[TransactionId, PartitionId]]] = defaultdict(set)  # by each broker
 
     async def end(
-        self: TransactionCalls, transaction: TransactionId, places: Collection[PartitionId], **named: Any
+        self: PeerTransactionCalls, transaction: TransactionId, places: Collection[PartitionId], **named: Any
     ) -> Collection[PartitionId]:
         fresh = [place for place in places if (transaction, place) not in told[self]]
         told[self].update((transaction, place) for place in fresh)
         return await real(self, transaction, fresh, **named)  # type: ignore[no-any-return]
 
-    p.replace(TransactionCalls.end, end)
+    p.replace(PeerTransactionCalls.end, end)
 
 
 @mutant(
@@ -97,7 +97,7 @@ def transactional_ids_are_forgotten(real: Any, self: TransactionalIds, stored: g
 )
 @replaces(TransactionCoordinator.standing)
 async def readers_wait_for_open_transactions(
-    real: Any, self: TransactionCoordinator, number: int, questions: Sequence[Question]
+    real: Any, self: TransactionCoordinator, number: int, questions: Sequence[StandingQuestion]
 ) -> list[Standing]:
     return await real(self, number, [each._replace(end=False) for each in questions])  # type: ignore[no-any-return]
 
