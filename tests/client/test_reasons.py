@@ -50,6 +50,7 @@ def test_a_failed_send_on_a_warm_client_names_the_brokers_that_it_tried(cluster:
             with pytest.raises(DeadlineExceeded) as raised:
                 await mq.send("t", b"")
             assert lists_every_address(raised.value)
+            assert "tinymq cluster status" in raised.value.hint, "more time alone would not help"
 
     run(scenario())
 

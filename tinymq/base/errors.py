@@ -270,7 +270,7 @@ class Held(Unavailable):
 class DeadlineExceeded(Unavailable):
     """The deadline has passed, and certainly nothing was done."""
 
-    default_hint = "try again, with a later deadline"
+    default_hint = "see whether a majority of the brokers runs: tinymq cluster status; or allow more time"
 
 
 class OutcomeUnknown(TinymqError):
