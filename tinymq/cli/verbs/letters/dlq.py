@@ -193,7 +193,7 @@ def purge(
 
 
 def _resolve(mq: Client, topic: str) -> str:
-    """The topic of dead letters that the user means by a name."""
+    """The topic of dead letters for the name of a topic or of itself."""
     if topic.endswith(SUFFIX):
         return topic
     names = {found.name for found in mq.admin.list_topics()}

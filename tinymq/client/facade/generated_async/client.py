@@ -141,8 +141,8 @@ class AsyncClientCalls:
         deadline (request_timeout_ms) QuotaExceeded or DeadlineExceeded if nothing was written, or OutcomeUnknown.
 
         With `delay` (a timedelta or seconds, 1 s to 30 days) or `deliver_at` (a datetime with a time zone), the record
-        is on a majority of disks when this returns, and is delivered then. `cancel` takes it back until it is. See
-        docs/delayed-messages.md.
+        is on a majority of disks when this returns, and is delivered then. Until it is delivered, `cancel` takes it
+        back. See docs/delayed-messages.md.
         """
         try:
             return await self._core.send(
