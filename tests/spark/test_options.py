@@ -14,7 +14,7 @@ from pyspark_tinymq.options.kafka import RENAMED
 from pyspark_tinymq.options.offsets import Partition
 from pyspark_tinymq.options.options import BATCH, IGNORED, OPTIONS, SINK, STREAM
 from pyspark_tinymq.options.settings import Times, Values, read_source
-from pyspark_tinymq.write import writer
+from pyspark_tinymq.write import sink
 from tinymq.base.errors import InvalidConfig
 
 ROOT = Path(__file__).parents[2]
@@ -221,7 +221,7 @@ def test_sparks_own_options_are_ignored() -> None:
 @pytest.mark.parametrize("option", [{"txnAppId": "nightly"}, {"txnVersion": "3"}])
 def test_a_place_is_not_named_where_none_is_given(option: dict[str, str]) -> None:
     with pytest.raises(InvalidConfig, match="has no meaning with includePlace=false"):
-        writer.read_sink({"servers": "localhost:7070", "includePlace": "false", **option})
+        sink.read_sink({"servers": "localhost:7070", "includePlace": "false", **option})
 
 
 def test_the_sink_has_its_own_options() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from pyspark_tinymq.session import session
 from pyspark_tinymq.write.place import PLACE, TaskPlace
-from pyspark_tinymq.write.writer import Range, Sink, Written, read_sink, send, summary
+from pyspark_tinymq.write.sink import Sink, read_sink
+from pyspark_tinymq.write.writer import Range, Written, send, summary
 from tinymq import Client
 from tinymq.base.errors import BatchTooLarge, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.testing.cluster import Cluster

@@ -22,7 +22,8 @@ import pyspark_tinymq
 from pyspark_tinymq import drop_repeats
 from pyspark_tinymq.session import session
 from pyspark_tinymq.write.place import PLACE, TaskPlace
-from pyspark_tinymq.write.writer import read_sink, send
+from pyspark_tinymq.write.sink import read_sink
+from pyspark_tinymq.write.writer import send
 from tinymq import Client
 from tinymq.base.errors import InvalidConfig
 from tinymq.testing.cluster import Cluster

@@ -134,10 +134,15 @@ _SOURCE = (
 
 _SINK = (
     Option("topic", kinds.TOPIC, "", "Where to write; the column `topic` is not looked at then.", "delays", (SINK,)),
-    Option("includePlace", kinds.FLAG, "true", "Give each record its place in the query as the header `tinymq.place`, "
-           "by which `drop_repeats` tells what was written twice.", "false", (SINK,)),
-    Option("txnAppId", kinds.TEXT, "the query's id; of a batch, a random one", "The application that places name: the "
-           "same for all writes that are the same work.", "nightly-delays", (SINK,)),
+    Option("exactlyOnce", kinds.FLAG, "false", "Show rows to readers when Spark commits them, each exactly once "
+           "(docs/spark-sink.md).", "true", (SINK,)),
+    Option("sinkTimeoutMs", whole(1000, 604_800_000), "86400000", "With `exactlyOnce`: rows that nobody commits are "
+           "dropped so long after the last sign of life of their job.", "3600000", (SINK,)),
+    Option("includePlace", kinds.FLAG, "true; with `exactlyOnce`, false", "Give each record its place in the query "
+           "as the header `tinymq.place`, by which `drop_repeats` tells what was written twice.", "false", (SINK,)),
+    Option("txnAppId", kinds.TEXT, "the query's id; of a batch, a random one",
+           "The application that places name, and whose versions `exactlyOnce` writes once: the same for all writes "
+           "that are the same work.", "nightly-delays", (SINK,)),
     Option("txnVersion", whole(0), "", "Which of the application's batches this is: a write that is repeated has "
            "the same again. With `txnAppId`; a stream has its batches' numbers.", "20130101", (SINK,)),
     Option("acks", choice("quorum", "leader"), "quorum", "When a record counts as written: on a majority of disks, or "

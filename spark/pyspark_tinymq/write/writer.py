@@ -1,11 +1,10 @@
-"""The sink: `df.write.format("tinymq")` and `writeStream`, at least once.
+"""The sink: `df.write.format("tinymq")` and `writeStream`, at least once. exactly_once.py has the other one.
 
 Each task has a producer of its own. It sends the batches from Spark as they arrive, waits until all are acknowledged,
 and then returns a commit message. Spark retries a task that fails. The retry writes its rows again, under the same
 places (place.py), by which drop_repeats recognizes them. Errors are the client's, with a note of the task and the rows.
 
-commit only logs a line, because acknowledged records are visible to all readers. Each Written has everything that a
-decision over all tasks would need: the application and version that wrote, the id of the call, and the offsets.
+commit only logs a line, because acknowledged records are visible to all readers.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,11 +22,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_tinymq.options import settings
 from pyspark_tinymq.session import session
-from pyspark_tinymq.session.login import Login
+from pyspark_tinymq.write.exactly_once import ExactlyOnceBatchWriter, ExactlyOnceStreamWriter
 from pyspark_tinymq.write.outgoing import Outgoing, Piece, check_columns
 from pyspark_tinymq.write.place import TaskPlace
+from pyspark_tinymq.write.sink import Sink, read_sink
 from tinymq.base.errors import BatchTooLarge, InvalidConfig, TinymqError, UnknownTopic
 
 if TYPE_CHECKING:
@@ -35,29 +34,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("pyspark_tinymq")
 LOOKUP_S = 5.0
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Spark's local properties, in the tasks of a stream and in those of a write within foreachBatch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sink:
-    """All options of a write. Picklable."""
-
-    servers: tuple[str, ...]
-    login: Login
-    request_timeout_ms: int
-    topic: str  # "": each row names its own
-    places: bool
-    application: str  # "": the query's id
-    version: int | None  # None: the micro-batch
-    producer: Mapping[str, Any] = field(default_factory=dict)  # ProducerConfig's settings
-    rack: str = ""
-
-    def task_place(self, context: TaskContext, name: str) -> TaskPlace:
-        """Return the place of the task that runs here. `name` identifies a query that has no id and no txnAppId."""
-        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        version = self.version if self.version is not None else int(batch or 0)
-        return TaskPlace(self.application or query or name, version, context.partitionId())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +63,7 @@ class Written(WriterCommitMessage):
     ranges: tuple[Range, ...]
 
 
-def batch_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+def batch_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter | ExactlyOnceBatchWriter:
     """Return the writer for `df.write`. Raises InvalidConfig."""
     if overwrite:
         raise InvalidConfig(
@@ -98,10 +74,12 @@ def batch_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool) 
     if (sink.application == "") != (sink.version is None):
         raise InvalidConfig("txnAppId and txnVersion go together", hint="give both, or neither")
     check_columns(schema, sink.topic)
-    return BatchWriter(sink, f"batch-{uuid.uuid4().hex}")
+    return ExactlyOnceBatchWriter(sink) if sink.exactly_once else BatchWriter(sink, f"batch-{uuid.uuid4().hex}")
 
 
-def stream_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+def stream_writer(
+    texts: Mapping[str, str], schema: StructType, overwrite: bool
+) -> StreamWriter | ExactlyOnceStreamWriter:
     """Return the writer for `df.writeStream`. Raises InvalidConfig."""
     if overwrite:
         raise InvalidConfig(
@@ -112,37 +90,7 @@ def stream_writer(texts: Mapping[str, str], schema: StructType, overwrite: bool)
     if sink.version is not None:
         raise InvalidConfig("txnVersion has no meaning in a stream: its batches have numbers", hint="leave it out")
     check_columns(schema, sink.topic)
-    return StreamWriter(sink)
-
-
-def read_sink(texts: Mapping[str, str]) -> Sink:
-    """Return the options of a write. Raises InvalidConfig."""
-    values = settings.read_sink(texts)
-    producer = {
-        "acks": values.get("acks", "quorum"),
-        "compression": values.get("compression", "none"),
-        "batch_bytes_max": values.get("batchBytes", 1 << 20),
-        "buffer_bytes_max": values.get("bufferBytes", 64 << 20),
-        "delivery_timeout_ms": values.get("deliveryTimeoutMs", 60_000),
-        "block_ms_max": values.get("deliveryTimeoutMs", 60_000),
-        "partitioner": values.get("partitioner", "keyed"),
-    }
-    for name in ("txnAppId", "txnVersion"):
-        if name in values and not values.get("includePlace", True):
-            raise InvalidConfig(f"{name} has no meaning with includePlace=false", hint="leave one of them out")
-    application = values.get("txnAppId", "")
-    if "/" in application:
-        raise InvalidConfig(f"txnAppId={application!r} has a '/'", hint="a name without '/', such as nightly-delays")
-    return Sink(
-        servers=values["servers"],
-        login=values["login"],
-        request_timeout_ms=values.get("requestTimeoutMs", 30_000),
-        topic=values.get("topic", ""),
-        places=values.get("includePlace", True),
-        application=application,
-        version=values.get("txnVersion"),
-        producer=producer,
-    )
+    return ExactlyOnceStreamWriter(sink) if sink.exactly_once else StreamWriter(sink)
 
 
 def check_topic(sink: Sink) -> None:

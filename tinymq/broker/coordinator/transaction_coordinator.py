@@ -156,7 +156,8 @@ class TransactionCoordinator:
         """
         await self._topics.check(places)
         replica = self.find(name)
-        if replica.transactional_ids.sinks.knows(transaction):
+        ids = replica.transactional_ids
+        if name in ids.sinks.states and ids.owner_of(transaction.producer_id) is None:
             await self.sinks.add(name, transaction, places)
         else:
             await self._decide(replica, name, Add(transaction, frozenset(places)))

@@ -48,7 +48,7 @@ WATCH_S = 0.2  # how often silent streams are looked for
 # These wait for leaders, so the time until the answer is no latency.
 WAITING = (
     pb.CreateTopicRequest, pb.AddPartitionRequest, pb.CreateGroupRequest, pb.DeleteGroupRequest,
-    pb.RegisterOwnerRequest, pb.CommitTransactionRequest,
+    pb.RegisterOwnerRequest, pb.CommitTransactionRequest, pb.OpenSetRequest, pb.CommitSetsRequest,
 )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""The calls on one transactional id to its coordinator, wherever that is. Each is repeated until its deadline, safely.
+"""The calls on one transactional id, or on one application of Spark's sink, to its coordinator, wherever that is. Each
+is repeated until its deadline, safely.
 
 At the deadline a call raises OutcomeUnknown if an attempt may have taken effect, else DeadlineExceeded.
 """
@@ -6,7 +7,8 @@ At the deadline a call raises OutcomeUnknown if an attempt may have taken effect
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tinymq.base.errors import QuotaExceeded, TinymqError, UnknownTopic
 from tinymq.client.cluster.cluster import JITTERED, Cluster
@@ -21,9 +23,22 @@ BUSY_MS = 50  # before `begin` is asked again of a coordinator that carries out 
 Place = tuple[bytes, int]
 """A topic id and a partition's number."""
 
+Commit = pb.CommitTransactionRequest | pb.CommitSetsRequest
+R = TypeVar("R", pb.CommitTransactionReply, pb.CommitSetsReply)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkVersion:
+    """What a job of Spark writes."""
+
+    application: str
+    version: int
+    query: str = ""  # "": a batch
+    temporary: bool = False  # the name of the application is never used again
+
 
 class TransactionalIdCalls:
-    """Finds the partition of `__coordinator` that has the transactional id, and asks its leader."""
+    """Finds the partition of `__coordinator` that has the name, and asks its leader."""
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
         self._cluster = cluster
@@ -32,12 +47,7 @@ class TransactionalIdCalls:
     async def register(self, timeout_s: float) -> pb.RegisterOwnerReply:
         """Take the transactional id. Raises InvalidName, Denied, QuotaExceeded (too many ids)."""
         request = pb.RegisterOwnerRequest(transactional_id=self._name)
-        left = self._cluster.countdown(timeout_s)
-        reply: pb.RegisterOwnerReply
-        try:
-            reply = await self._ask(request, timeout_s)
-        except UnknownTopic:  # the first registration of the cluster makes the topic: the leader is still to be found
-            reply = await self._cluster.ask(request, timeout_s=max(ATTEMPT_S_MIN, left()), changes=True)
+        reply: pb.RegisterOwnerReply = await self._ask_first(request, timeout_s)
         return reply
 
     async def begin(self, producer_id: int, epoch: int, lasts_ms: float, timeout_s: float) -> pb.TransactionRef:
@@ -86,6 +96,45 @@ class TransactionalIdCalls:
         committed), Fenced, NotFound."""
         await self._ask(pb.AbortTransactionRequest(transactional_id=self._name, transaction=transaction), timeout_s)
 
+    # ---- of an application of Spark's sink
+
+    async def open_set(self, version: SinkVersion, run: str, lasts_ms: int, timeout_s: float) -> pb.OpenSetReply:
+        """Begin a set. Raises VersionReused, QuotaExceeded."""
+        request = pb.OpenSetRequest(
+            application=self._name, version=version.version, run=run, query=version.query, timeout_ms=lasts_ms,
+            temporary=version.temporary,
+        )  # fmt: skip
+        reply: pb.OpenSetReply = await self._ask_first(request, timeout_s)
+        return reply
+
+    async def commit_sets(
+        self,
+        version: SinkVersion,
+        transaction: pb.TransactionRef | None,
+        writers: Sequence[int],
+        batches: Mapping[Place, int],
+        timeout_s: float,
+    ) -> bool:
+        """Commit a version with these sets, and wait until all partitions show the records. Returns whether they do.
+
+        Raises TransactionAborted, VersionReused. Once the version is committed, it raises nothing.
+        """
+        request = pb.CommitSetsRequest(
+            application=self._name, version=version.version, query=version.query, transaction=transaction,
+            writers=writers, partitions=_partitions(batches), visible=True, temporary=version.temporary,
+        )  # fmt: skip
+        left = self._cluster.countdown(timeout_s)
+        reply: pb.CommitSetsReply = await self._ask_first(request, timeout_s)
+        async for _ in self._cluster.attempts(left(), JITTERED):
+            if reply.visible or not left():
+                break
+            reply = await self._committed(request, left(), reply)
+        return reply.visible
+
+    async def discard_sets(self, transaction: pb.TransactionRef, timeout_s: float) -> None:
+        """Drop the sets of a run, unless they are committed."""
+        await self._ask(pb.DiscardSetsRequest(application=self._name, transaction=transaction), timeout_s)
+
     async def describe(self, timeout_s: float) -> pb.ListTransactionalIdsReply:
         """The state of the id: one item, or none if it does not exist."""
         reply: pb.ListTransactionalIdsReply = await self._ask(
@@ -93,15 +142,22 @@ class TransactionalIdCalls:
         )
         return reply
 
-    async def _committed(
-        self, request: pb.CommitTransactionRequest, timeout_s: float, before: pb.CommitTransactionReply
-    ) -> pb.CommitTransactionReply:
-        """Ask again about a transaction that is committed. Returns `before` if nobody answers."""
+    async def _committed(self, request: Commit, timeout_s: float, before: R) -> R:
+        """Ask again about what is committed. Returns `before` if nobody answers."""
         try:
-            reply: pb.CommitTransactionReply = await self._ask(request, timeout_s)
+            reply: R = await self._ask(request, timeout_s)
         except TinymqError:
             return before
         return reply
+
+    async def _ask_first(self, request: Any, timeout_s: float) -> Any:
+        """As `_ask`, of a call that makes the topic `__coordinator` if it is the first of the cluster: any broker
+        answers that, but the leader is still to be found."""
+        left = self._cluster.countdown(timeout_s)
+        try:
+            return await self._ask(request, timeout_s)
+        except UnknownTopic:
+            return await self._cluster.ask(request, timeout_s=max(ATTEMPT_S_MIN, left()), changes=True)
 
     async def _ask(self, request: Any, timeout_s: float) -> Any:
         left = self._cluster.countdown(timeout_s)
@@ -109,7 +165,7 @@ class TransactionalIdCalls:
 
         async def ask(address: str, left_s: float) -> Any:
             attempt_s = max(ATTEMPT_S_MIN, min(left_s, self._cluster.attempt_s))
-            if isinstance(request, pb.CommitTransactionRequest):
+            if isinstance(request, Commit):
                 request.timeout_ms = max(1, int(attempt_s * COMMIT_PART * 1000))
             try:
                 return await self._cluster.ask_broker(address, request, attempt_s)

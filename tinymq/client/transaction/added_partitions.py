@@ -23,7 +23,7 @@ class AddedPartitions:
     ) -> None:
         """`on_failed` is told of each failure. After a failure, the transaction cannot be committed."""
         self._calls = calls
-        self._transaction, self._coordinator = begun
+        self._begun = begun
         self._timeout_s = timeout_s
         self._on_failed = on_failed
         self._added: set[Place] = set()
@@ -47,8 +47,9 @@ class AddedPartitions:
     def place_of(self, batch: ProducerBatch) -> bytes:
         """See SenderTransaction."""
         assert batch.first_sequence >= 0, "the queue numbers a batch before it is sent"
+        transaction, coordinator, writer = self._begun
         return pb.BatchTransaction(
-            transaction=self._transaction, coordinator=self._coordinator, number=batch.first_sequence
+            transaction=transaction, coordinator=coordinator, writer=writer, number=batch.first_sequence
         ).SerializeToString()
 
     def failed(self, error: TinymqError) -> None:
@@ -65,7 +66,7 @@ class AddedPartitions:
         while self._wanted:
             places = list(self._wanted)[:PLACES_MAX]
             try:
-                await self._calls.add(self._transaction, places, self._timeout_s)
+                await self._calls.add(self._begun.transaction, places, self._timeout_s)
             except TinymqError as error:
                 self.failed(error)
                 return

@@ -20,7 +20,7 @@ class ConsumedOffsets:
         self.counts: Counter[Place] = Counter()  # the number of staged offsets, by partition
         self._cluster = cluster
         self._calls = calls
-        self._transaction, self._coordinator = begun
+        self._transaction, self._coordinator, _ = begun
         self._readings: dict[TransactionalReading, list[HandedOut]] = {}  # each with the offsets that are staged
 
     def add(self, reading: TransactionalReading) -> None:

@@ -20,6 +20,7 @@ class Begun(NamedTuple):
 
     transaction: pb.TransactionRef
     coordinator: int  # the number of the partition of `__coordinator` that has the id
+    writer: int = 0  # the number of this program in the transaction, where several write
 
 
 class Owner:
