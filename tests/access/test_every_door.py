@@ -119,12 +119,27 @@ def of_transactions(s: Secured) -> dict[str, Any]:
     }
 
 
+def of_half_messages(s: Secured) -> dict[str, Any]:
+    """The same, of the producer group "checkout" and a partition of "orders"."""
+    return {
+        "HalfMessages.BeginHalfMessage": pb.BeginHalfMessageRequest(
+            producer_group="checkout", topic_id=s.topic_id("orders"), partition=0
+        ),
+        "HalfMessages.EndHalfMessage": pb.EndHalfMessageRequest(
+            producer_group="checkout", transaction=BEGUN, commit=True
+        ),
+        "HalfMessages.AwaitChecks": pb.AwaitChecksRequest(producer_group="checkout", member=b"m" * 16),
+        "HalfMessages.CountCheck": pb.CountCheckRequest(producer_group="checkout", transaction=BEGUN, number=0),
+        "HalfMessages.ListHalfMessages": pb.ListHalfMessagesRequest(producer_group="checkout"),
+    }
+
+
 # Each answers about the caller, or leaves out the names that the caller may not know.
 OPEN_TO_USERS = {"Users.WhoAmI", "Admin.DescribeScan", "Transactions.ListHungTransactions"}
 
 
 def request_of(s: Secured, label: str) -> Any:
-    return (requests(s) | of_transactions(s)).get(label, named(label).request())
+    return (requests(s) | of_transactions(s) | of_half_messages(s)).get(label, named(label).request())
 
 
 @pytest.mark.parametrize("label", ALL)

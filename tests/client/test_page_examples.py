@@ -18,7 +18,16 @@ from tinymq import Client
 from tinymq.testing import Cluster
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("coming-from.md", "errors.md", "exactly-once.md", "frames.md", "groups.md", "topics.md", "transactions.md")
+PAGES = (
+    "coming-from.md",
+    "errors.md",
+    "exactly-once.md",
+    "frames.md",
+    "groups.md",
+    "half-messages.md",
+    "topics.md",
+    "transactions.md",
+)
 ADDRESS = re.compile(r'"(?:127\.0\.0\.1|localhost):7070"')
 RECORDS = 3  # in each topic
 

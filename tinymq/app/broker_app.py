@@ -52,6 +52,7 @@ from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.half_messages import HalfMessagesService
 from tinymq.rpc.services.schedules import SchedulesService
 from tinymq.rpc.services.transactions import TransactionsService
 from tinymq.rpc.services.users import UsersService
@@ -243,6 +244,7 @@ class BrokerApp:
             workers=WorkersService(self.serving, age_s_max),
             schedules=SchedulesService(self.serving),
             transactions=TransactionsService(self.serving),
+            half_messages=HalfMessagesService(self.serving),
             users=users,
             queue=self._gateway,
         )
@@ -278,7 +280,7 @@ class BrokerApp:
         self.gate.follow(member.broker.registry)  # before anything is served
         self.serving.broker, self.serving.groups, self.serving.unary = member.broker, member.groups, member.unary
         self.serving.coordinator, self.serving.transactions = member.coordinator, member.transactions
-        self.serving.workers = member.workers
+        self.serving.half_messages, self.serving.workers = member.half_messages, member.workers
         self.serving.letters, self.serving.group_watch = member.dead_letters, member.group_watch
         self._enter(BrokerState.RUNNING)
         self._spawn(self._serve_once_ready(member))

@@ -77,6 +77,14 @@ class Meter(Protocol):
         """A coordinator has decided on a transaction: committed, rolled_back, timed_out, replaced or incomplete."""
         ...
 
+    def half_decided(self, how: str) -> None:
+        """A coordinator has decided on a half message: committed, rolled_back, given_up or unstaged."""
+        ...
+
+    def half_checked(self) -> None:
+        """A checker has answered that it does not know the outcome of a half message."""
+        ...
+
 
 class Unmetered:
     """A no-op Meter."""
@@ -126,4 +134,10 @@ class Unmetered:
         pass
 
     def transaction_decided(self, how: str) -> None:
+        pass
+
+    def half_decided(self, how: str) -> None:
+        pass
+
+    def half_checked(self) -> None:
         pass

@@ -144,6 +144,11 @@ def check_transactional_id(name: str) -> str:
     return _check_name("transactional id", name)
 
 
+def check_producer_group(name: str) -> str:
+    """As `check_topic_name`, for the producers that check each other's half messages."""
+    return _check_name("producer group", name)
+
+
 def check_scan_id(name: str) -> str:
     """As `check_topic_name`, for the name under which brokers count a scan's bytes."""
     return _check_name("scan", name)

@@ -28,6 +28,7 @@ from tinymq.broker.group_watch import GroupWatch
 from tinymq.broker.groups.cursor_keeper import CursorKeeper
 from tinymq.broker.groups.group_list import GroupList
 from tinymq.broker.groups.groups import Groups
+from tinymq.broker.half_messages.half_coordinator import HalfCoordinator
 from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.partition import Partition
@@ -162,6 +163,10 @@ class MetadataMember:
             self._registry, lambda: self._replica_host.internal, self.broker.producer_ids, calls, env.clock, env.meter
         )
         calls.attach(self.transactions)
+        self.half_messages = HalfCoordinator(
+            self._registry, self.transactions, lambda: self._replica_host.internal, self.broker.producer_ids,
+            leaders=calls, clock=env.clock, meter=env.meter,
+        )  # fmt: skip
         self._standings = StandingQuestions(self._registry, calls.standings)
 
     async def start(self, first_entry: Entry) -> None:
@@ -186,6 +191,7 @@ class MetadataMember:
             *self.groups.start(),
             self.coordinator.start(),
             self.transactions.start(),
+            self.half_messages.start(),
             self.dead_letters.start(),
             self.workers.start(),
         ):
@@ -210,6 +216,7 @@ class MetadataMember:
         await self.dead_letters.stop()
         await self.workers.stop()
         await self.coordinator.stop()
+        await self.half_messages.stop()
         await self.transactions.stop()
         await self.groups.stop()
         await self.upgrade.stop()
@@ -276,12 +283,13 @@ class MetadataMember:
         replica = CoordinatorReplica(f"{queue.topic}/{queue.partition}", self.broker.address_of)
         replica.on_change, replica.on_decided = self.coordinator.on_change, self.transactions.on_decided
         replica.on_sink_decided = self.transactions.sinks.on_decided
-        replica.on_role = self._coordinator_role
+        replica.on_half, replica.on_role = self.half_messages.on_changed, self._coordinator_role
         return replica
 
     def _coordinator_role(self, replica: CoordinatorReplica) -> None:
         self.coordinator.on_role(replica)
         self.transactions.on_role(replica)
+        self.half_messages.on_role(replica)
 
     def _led_transactions(self, place: PartitionId) -> LedPartition | None:
         partition = self._replica_host.get(place.topic_id, place.partition)

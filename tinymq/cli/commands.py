@@ -27,6 +27,9 @@ app.command("tinymq.cli.verbs.schedule:app", name="schedule", help="List and can
 app.command(
     "tinymq.cli.verbs.transaction:app", name="transaction", help="List and describe transactions, and roll them back."
 )
+app.command(
+    "tinymq.cli.verbs.half.half:app", name="half", help="List and describe half messages, and decide about them."
+)
 app.command("tinymq.cli.verbs.channel:app", name="channel", help="List, move and delete the channels of a topic.")
 app.command(
     "tinymq.cli.verbs.group:app", name="group", help="Make, list, describe, alter, move and delete consumer groups."

@@ -83,6 +83,7 @@ from tinymq.client.admin.users import QuotaDescription as QuotaDescription
 from tinymq.client.admin.users import TokenDescription as TokenDescription
 from tinymq.client.admin.users import UserDescription as UserDescription
 from tinymq.client.admin.users import WhoAmI as WhoAmI
+from tinymq.client.cluster.half_descriptions import HalfMessageDescription as HalfMessageDescription
 from tinymq.client.cluster.routing import Broker as Broker
 from tinymq.client.cluster.transaction_descriptions import HungTransaction as HungTransaction
 from tinymq.client.cluster.transaction_descriptions import TransactionalIdDescription as TransactionalIdDescription
@@ -102,6 +103,8 @@ from tinymq.client.facade.client import Client as Client
 from tinymq.client.facade.consumer import Consumer as Consumer
 from tinymq.client.facade.frame import Frame as Frame
 from tinymq.client.facade.generated.hold import Hold as Hold
+from tinymq.client.facade.generated.transactions.checker import Checker as Checker
+from tinymq.client.facade.generated.transactions.half_message import HalfMessage as HalfMessage
 from tinymq.client.facade.generated_async.consumer import AsyncConsumer as AsyncConsumer
 from tinymq.client.facade.generated_async.frame import AsyncFrame as AsyncFrame
 from tinymq.client.facade.generated_async.partition_transaction import (
@@ -133,5 +136,8 @@ from tinymq.client.serve.health import HandlerHealth as HandlerHealth
 from tinymq.client.serve.health import Health as Health
 from tinymq.client.serve.verdicts import Reject as Reject
 from tinymq.client.serve.verdicts import Retry as Retry
+from tinymq.client.transaction.checker import AsyncChecker as AsyncChecker
+from tinymq.client.transaction.half_check import HalfCheck as HalfCheck
+from tinymq.client.transaction.half_message import AsyncHalfMessage as AsyncHalfMessage
 from tinymq.client.work.job import Job as Job
 from tinymq.proto.errors import UnknownError as UnknownError

@@ -97,6 +97,11 @@ TRANSACTION_COMMANDS: Mapping[str, int] = {
     "confirm_sets": TRANSACTIONS_LEVEL,
     "time_out_sets": TRANSACTIONS_LEVEL,
     "expire_application": TRANSACTIONS_LEVEL,
+    "begin_half": TRANSACTIONS_LEVEL,
+    "end_half": TRANSACTIONS_LEVEL,
+    "count_check": TRANSACTIONS_LEVEL,
+    "give_up_half": TRANSACTIONS_LEVEL,
+    "confirm_half": TRANSACTIONS_LEVEL,
 }
 """By the command's name in transaction.proto's TransactionCommand."""
 

@@ -98,6 +98,16 @@ TRANSACTIONS_HUNG = Family(
     "Transactions that partitions led here hold, and that their coordinators do not decide, by reason.",
     ("reason",),
 )
+HALF_MESSAGES = Family(
+    "tinymq_half_messages",
+    "Half messages that are not over, at the broker that coordinates them, by state.",
+    ("state",),
+)
+HALF_MESSAGES_UNANSWERED = Family(
+    "tinymq_half_messages_unanswered",
+    "Open half messages whose check is due for more than a minute, and that no checker has answered.",
+)
+HALF_MESSAGE_OLDEST = Family("tinymq_half_message_oldest_seconds", "Age of the oldest open half message.")
 REVIVED = Family(
     "tinymq_partitions_revived", "Automatic quorum recoveries that this broker led.", (), CounterMetricFamily
 )

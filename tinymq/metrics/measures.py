@@ -19,6 +19,7 @@ from tinymq.raft import Group, Role
 TOPICS_MAX = 1000  # topics with counts of their own; the others share one sum
 GROUPS_MAX = 1000  # and groups
 DECIDED = ("committed", "rolled_back", "timed_out", "replaced", "incomplete")  # transactions, by how; 0 is shown, too
+HALF_DECIDED = ("committed", "rolled_back", "given_up", "unstaged")  # half messages; as above
 LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 SYNCS_S = (0.0001, 0.0002, *LATENCIES_S[:-1])
 
@@ -99,6 +100,7 @@ class Measures:
             registry=registry,
         )
         self._decided = _decided(registry)
+        self._half_decided, self._half_checked = _half_counters(registry)
         self._stood = Counter(
             "tinymq_elections_started", "Elections that a replica of this broker started.", registry=registry
         )
@@ -165,6 +167,12 @@ class Measures:
     def transaction_decided(self, how: str) -> None:
         self._decided.labels(how).inc()
 
+    def half_decided(self, how: str) -> None:
+        self._half_decided.labels(how).inc()
+
+    def half_checked(self) -> None:
+        self._half_checked.inc()
+
     def _group_tally(self, group: str) -> GroupTally:
         found = self.group_tallies.get(group)
         if found is not None:
@@ -227,3 +235,13 @@ def _decided(registry: CollectorRegistry) -> Counter:
     for how in DECIDED:
         counter.labels(how)
     return counter
+
+
+def _half_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
+    """Of decisions, and of checks that were answered without one."""
+    documentation = "Half messages that a coordinator here committed, or rolled back, by how it came to that."
+    decided = Counter("tinymq_half_messages_decided", documentation, ("how",), registry=registry)
+    for how in HALF_DECIDED:
+        decided.labels(how)
+    documentation = "Checks of half messages that a checker answered without an outcome."
+    return decided, Counter("tinymq_half_message_checks_unknown", documentation, registry=registry)

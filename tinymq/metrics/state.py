@@ -18,6 +18,7 @@ from tinymq.base.clock import Clock
 from tinymq.base.version import VERSION
 from tinymq.broker.coordinator.unfinished import Unfinished
 from tinymq.broker.group_watch import GroupProgress
+from tinymq.broker.half_messages.half_counts import Halves
 from tinymq.broker.serve.broker import LossCounts
 from tinymq.broker.state.cursor import CursorKind
 from tinymq.broker.state.state import PartitionState
@@ -83,11 +84,20 @@ class StateCollector(Collector):
         states = (("open", unfinished.open, unfinished.open_s), ("decided", unfinished.decided, unfinished.decided_s))
         yield from families.TRANSACTIONS.of(((state,), count) for state, count, _ in states)
         yield from families.TRANSACTION_OLDEST.of(((state,), age_s) for state, _, age_s in states)
+        yield from self._of_half_messages()
         partitions = broker.replica_host.partitions.values() if broker is not None else ()
         hung = Counter(each.hang for partition in partitions for each in partition.transactions.hung)
         yield from families.TRANSACTIONS_HUNG.of(((hang.value,), hung[hang]) for hang in Hang)
         yield from families.REVIVED.only(loss_counts.recovered)
         yield from families.LOST.only(loss_counts.lost)
+
+    def _of_half_messages(self) -> Iterator[Metric]:
+        coordinator = self._watched.app.serving.half_messages
+        halves = coordinator.unfinished() if coordinator is not None else Halves()
+        states = (("open", halves.open), ("decided", halves.decided))
+        yield from families.HALF_MESSAGES.of(((state,), count) for state, count in states)
+        yield from families.HALF_MESSAGES_UNANSWERED.only(halves.unanswered)
+        yield from families.HALF_MESSAGE_OLDEST.only(halves.oldest_s)
 
     def _of_connections(self) -> Iterator[Metric]:
         ports = list(self._watched.app.ports())

@@ -580,6 +580,8 @@ class CoordinatorState(_message.Message):
     LOSS_FIELD_NUMBER: _builtins.int
     RESOLVED_FIELD_NUMBER: _builtins.int
     APPLICATIONS_FIELD_NUMBER: _builtins.int
+    HALF_MESSAGES_FIELD_NUMBER: _builtins.int
+    HALF_OUTCOMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___MembersState]:
         """by name"""
@@ -600,6 +602,14 @@ class CoordinatorState(_message.Message):
     def applications(self) -> _containers.RepeatedCompositeFieldContainer[_transaction_pb2.ApplicationState]:
         """of Spark's sink, by name"""
 
+    @_builtins.property
+    def half_messages(self) -> _containers.RepeatedCompositeFieldContainer[_transaction_pb2.HalfMessageState]:
+        """by transaction"""
+
+    @_builtins.property
+    def half_outcomes(self) -> _containers.RepeatedCompositeFieldContainer[_transaction_pb2.TransactionOutcome]:
+        """of those that are over, the newest last"""
+
     def __init__(
         self,
         *,
@@ -608,10 +618,12 @@ class CoordinatorState(_message.Message):
         loss: _transaction_pb2.AcceptedLoss | None = ...,
         resolved: _abc.Iterable[_transaction_pb2.ResolvedTransaction] | None = ...,
         applications: _abc.Iterable[_transaction_pb2.ApplicationState] | None = ...,
+        half_messages: _abc.Iterable[_transaction_pb2.HalfMessageState] | None = ...,
+        half_outcomes: _abc.Iterable[_transaction_pb2.TransactionOutcome] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applications", b"applications", "groups", b"groups", "loss", b"loss", "resolved", b"resolved", "transactional_ids", b"transactional_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applications", b"applications", "groups", b"groups", "half_messages", b"half_messages", "half_outcomes", b"half_outcomes", "loss", b"loss", "resolved", b"resolved", "transactional_ids", b"transactional_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2498,6 +2498,402 @@ class DiscardSetsReply(_message.Message):
 Global___DiscardSetsReply: _TypeAlias = DiscardSetsReply  # noqa: Y015
 
 @_typing.final
+class BeginHalfMessageRequest(_message.Message):
+    """---- half messages --------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    CHECK_AFTER_MS_FIELD_NUMBER: _builtins.int
+    producer_group: _builtins.str
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    """must be set"""
+    context: _builtins.bytes
+    """for checkers; up to 4 KiB"""
+    check_after_ms: _builtins.int
+    """until the first check: 1 s to 1 h; 0: 6 s"""
+    def __init__(
+        self,
+        *,
+        producer_group: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int | None = ...,
+        context: _builtins.bytes = ...,
+        check_after_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "check_after_ms", b"check_after_ms", "context", b"context", "partition", b"partition", "producer_group", b"producer_group", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+
+Global___BeginHalfMessageRequest: _TypeAlias = BeginHalfMessageRequest  # noqa: Y015
+
+@_typing.final
+class BeginHalfMessageReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    coordinator: _builtins.int
+    """number of the partition of __coordinator that has the producer group"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef:
+        """of the one batch that may be staged"""
+
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        coordinator: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "error", b"error", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginHalfMessageReply: _TypeAlias = BeginHalfMessageReply  # noqa: Y015
+
+@_typing.final
+class EndHalfMessageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    VISIBLE_FIELD_NUMBER: _builtins.int
+    producer_group: _builtins.str
+    commit: _builtins.bool
+    """else it is rolled back. Must be set"""
+    timeout_ms: _builtins.int
+    """as in CommitTransactionRequest"""
+    visible: _builtins.bool
+    """answer a commit when the partition shows the record, or when the time is up"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        producer_group: _builtins.str = ...,
+        transaction: Global___TransactionRef | None = ...,
+        commit: _builtins.bool | None = ...,
+        timeout_ms: _builtins.int = ...,
+        visible: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_commit", b"_commit", "commit", b"commit", "transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_commit", b"_commit", "commit", b"commit", "producer_group", b"producer_group", "timeout_ms", b"timeout_ms", "transaction", b"transaction", "visible", b"visible"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__commit: _TypeAlias = _typing.Literal["commit"]  # noqa: Y015
+    _WhichOneofArgType__commit: _TypeAlias = _typing.Literal["_commit", b"_commit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__commit) -> _WhichOneofReturnType__commit | None: ...
+
+Global___EndHalfMessageRequest: _TypeAlias = EndHalfMessageRequest  # noqa: Y015
+
+@_typing.final
+class EndHalfMessageReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VISIBLE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    visible: _builtins.bool
+    """the partition shows the record"""
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """unset: it is decided as asked"""
+
+    def __init__(
+        self,
+        *,
+        visible: _builtins.bool = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "visible", b"visible"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndHalfMessageReply: _TypeAlias = EndHalfMessageReply  # noqa: Y015
+
+@_typing.final
+class AwaitChecksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    CHECKS_MAX_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    producer_group: _builtins.str
+    member: _builtins.bytes
+    """16 bytes that this checker alone uses"""
+    checks_max: _builtins.int
+    """0, and at most: 64"""
+    wait_ms: _builtins.int
+    """until the answer, if there is nothing to check; at most 10 s"""
+    def __init__(
+        self,
+        *,
+        producer_group: _builtins.str = ...,
+        member: _builtins.bytes = ...,
+        checks_max: _builtins.int = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks_max", b"checks_max", "member", b"member", "producer_group", b"producer_group", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitChecksRequest: _TypeAlias = AwaitChecksRequest  # noqa: Y015
+
+@_typing.final
+class AwaitChecksReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfMessageCheck]: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        checks: _abc.Iterable[Global___HalfMessageCheck] | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitChecksReply: _TypeAlias = AwaitChecksReply  # noqa: Y015
+
+@_typing.final
+class HalfMessageCheck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    BEGUN_US_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of this check, from 0: how many were answered before"""
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    context: _builtins.bytes
+    begun_us: _builtins.int
+    batch: _builtins.bytes
+    """with the one record"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        number: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        context: _builtins.bytes = ...,
+        begun_us: _builtins.int = ...,
+        batch: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "begun_us", b"begun_us", "context", b"context", "number", b"number", "partition", b"partition", "topic_id", b"topic_id", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HalfMessageCheck: _TypeAlias = HalfMessageCheck  # noqa: Y015
+
+@_typing.final
+class CountCheckRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    producer_group: _builtins.str
+    number: _builtins.int
+    """of HalfMessageCheck. Must be set"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        producer_group: _builtins.str = ...,
+        transaction: Global___TransactionRef | None = ...,
+        number: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "number", b"number", "transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "number", b"number", "producer_group", b"producer_group", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__number: _TypeAlias = _typing.Literal["number"]  # noqa: Y015
+    _WhichOneofArgType__number: _TypeAlias = _typing.Literal["_number", b"_number"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__number) -> _WhichOneofReturnType__number | None: ...
+
+Global___CountCheckRequest: _TypeAlias = CountCheckRequest  # noqa: Y015
+
+@_typing.final
+class CountCheckReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """unset: it is counted, or was before"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountCheckReply: _TypeAlias = CountCheckReply  # noqa: Y015
+
+@_typing.final
+class ListHalfMessagesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    producer_group: _builtins.str
+    """"": all of them; a single one is asked of its coordinator"""
+    limit: _builtins.int
+    """0, and at most: 1,000"""
+    @_builtins.property
+    def after(self) -> Global___TransactionRef:
+        """those behind this one in their order"""
+
+    def __init__(
+        self,
+        *,
+        producer_group: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        after: Global___TransactionRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "limit", b"limit", "producer_group", b"producer_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+
+Global___ListHalfMessagesRequest: _TypeAlias = ListHalfMessagesRequest  # noqa: Y015
+
+@_typing.final
+class ListHalfMessagesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    COORDINATORS_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """there are more behind the last one"""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfMessageInfo]:
+        """in the order of their numbers, which is about that of their beginnings"""
+
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def coordinators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """the partitions of __coordinator that were asked"""
+
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[Global___HalfMessageInfo] | None = ...,
+        more: _builtins.bool = ...,
+        error: Global___Error | None = ...,
+        coordinators: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinators", b"coordinators", "error", b"error", "messages", b"messages", "more", b"more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHalfMessagesReply: _TypeAlias = ListHalfMessagesReply  # noqa: Y015
+
+@_typing.final
+class HalfMessageInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    BEGUN_US_FIELD_NUMBER: _builtins.int
+    CHECK_US_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    CHECKERS_FIELD_NUMBER: _builtins.int
+    producer_group: _builtins.str
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    context: _builtins.bytes
+    state: _builtins.str
+    """open; committed or aborted: the partition has not carried it out"""
+    begun_us: _builtins.int
+    check_us: _builtins.int
+    """when the next check is due"""
+    checks: _builtins.int
+    """that were answered"""
+    checkers: _builtins.int
+    """members of the producer group that wait for checks, or did in the last 60 s"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        producer_group: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        context: _builtins.bytes = ...,
+        state: _builtins.str = ...,
+        begun_us: _builtins.int = ...,
+        check_us: _builtins.int = ...,
+        checks: _builtins.int = ...,
+        checkers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_us", b"begun_us", "check_us", b"check_us", "checkers", b"checkers", "checks", b"checks", "context", b"context", "partition", b"partition", "producer_group", b"producer_group", "state", b"state", "topic_id", b"topic_id", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HalfMessageInfo: _TypeAlias = HalfMessageInfo  # noqa: Y015
+
+@_typing.final
 class SetConsumerRequest(_message.Message):
     """---- channels -------------------------------------------------------------------------------------"""
 

@@ -1836,6 +1836,263 @@ class Transactions:
             _registered_method=True)
 
 
+class HalfMessagesStub:
+    """Half messages: docs/half-messages.md. Calls on a producer group go to its coordinator, the leader of partition
+    crc32(producer_group) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.BeginHalfMessage = channel.unary_unary(
+                '/tinymq.v1.HalfMessages/BeginHalfMessage',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.BeginHalfMessageRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.BeginHalfMessageReply.FromString,
+                _registered_method=True)
+        self.EndHalfMessage = channel.unary_unary(
+                '/tinymq.v1.HalfMessages/EndHalfMessage',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.EndHalfMessageRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.EndHalfMessageReply.FromString,
+                _registered_method=True)
+        self.AwaitChecks = channel.unary_unary(
+                '/tinymq.v1.HalfMessages/AwaitChecks',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.AwaitChecksRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AwaitChecksReply.FromString,
+                _registered_method=True)
+        self.CountCheck = channel.unary_unary(
+                '/tinymq.v1.HalfMessages/CountCheck',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.CountCheckRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CountCheckReply.FromString,
+                _registered_method=True)
+        self.ListHalfMessages = channel.unary_unary(
+                '/tinymq.v1.HalfMessages/ListHalfMessages',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListHalfMessagesRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListHalfMessagesReply.FromString,
+                _registered_method=True)
+
+
+class HalfMessagesServicer:
+    """Half messages: docs/half-messages.md. Calls on a producer group go to its coordinator, the leader of partition
+    crc32(producer_group) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    def BeginHalfMessage(self, request, context):
+        """Answered before the batch is sent: until then, the partition's leader refuses it. A repeated call begins another
+        half message, and the first one is dropped because nothing is staged for it. At any broker, as RegisterOwner.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndHalfMessage(self, request, context):
+        """The outcome: from its sender, a checker, or a person. Answered when the decision is on a majority of disks, or when
+        the partition shows the record.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AwaitChecks(self, request, context):
+        """A checker waits for half messages whose outcome is asked for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountCheck(self, request, context):
+        """A checker does not know the outcome yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHalfMessages(self, request, context):
+        """The half messages that are not over, in the partitions of __coordinator that the answering broker leads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_HalfMessagesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'BeginHalfMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginHalfMessage,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.BeginHalfMessageRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.BeginHalfMessageReply.SerializeToString,
+            ),
+            'EndHalfMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndHalfMessage,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.EndHalfMessageRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.EndHalfMessageReply.SerializeToString,
+            ),
+            'AwaitChecks': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitChecks,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AwaitChecksRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.AwaitChecksReply.SerializeToString,
+            ),
+            'CountCheck': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountCheck,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CountCheckRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.CountCheckReply.SerializeToString,
+            ),
+            'ListHalfMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHalfMessages,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListHalfMessagesRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListHalfMessagesReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tinymq.v1.HalfMessages', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tinymq.v1.HalfMessages', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class HalfMessages:
+    """Half messages: docs/half-messages.md. Calls on a producer group go to its coordinator, the leader of partition
+    crc32(producer_group) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    @staticmethod
+    def BeginHalfMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.HalfMessages/BeginHalfMessage',
+            tinymq_dot_proto_dot_tinymq__pb2.BeginHalfMessageRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.BeginHalfMessageReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndHalfMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.HalfMessages/EndHalfMessage',
+            tinymq_dot_proto_dot_tinymq__pb2.EndHalfMessageRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.EndHalfMessageReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitChecks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.HalfMessages/AwaitChecks',
+            tinymq_dot_proto_dot_tinymq__pb2.AwaitChecksRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.AwaitChecksReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountCheck(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.HalfMessages/CountCheck',
+            tinymq_dot_proto_dot_tinymq__pb2.CountCheckRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.CountCheckReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHalfMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.HalfMessages/ListHalfMessages',
+            tinymq_dot_proto_dot_tinymq__pb2.ListHalfMessagesRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ListHalfMessagesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class UsersStub:
     """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes.
     """

@@ -624,6 +624,103 @@ class TransactionsServicer(metaclass=_abc_1.ABCMeta):
 
 def add_TransactionsServicer_to_server(servicer: TransactionsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class HalfMessagesStub:
+    """Half messages: docs/half-messages.md. Calls on a producer group go to its coordinator, the leader of partition
+    crc32(producer_group) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> HalfMessagesAsyncStub: ...
+    BeginHalfMessage: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.BeginHalfMessageRequest, _tinymq_pb2.BeginHalfMessageReply]
+    """Answered before the batch is sent: until then, the partition's leader refuses it. A repeated call begins another
+    half message, and the first one is dropped because nothing is staged for it. At any broker, as RegisterOwner.
+    """
+    EndHalfMessage: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.EndHalfMessageRequest, _tinymq_pb2.EndHalfMessageReply]
+    """The outcome: from its sender, a checker, or a person. Answered when the decision is on a majority of disks, or when
+    the partition shows the record.
+    """
+    AwaitChecks: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AwaitChecksRequest, _tinymq_pb2.AwaitChecksReply]
+    """A checker waits for half messages whose outcome is asked for."""
+    CountCheck: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.CountCheckRequest, _tinymq_pb2.CountCheckReply]
+    """A checker does not know the outcome yet."""
+    ListHalfMessages: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListHalfMessagesRequest, _tinymq_pb2.ListHalfMessagesReply]
+    """The half messages that are not over, in the partitions of __coordinator that the answering broker leads."""
+
+@_typing.type_check_only
+class HalfMessagesAsyncStub(HalfMessagesStub):
+    """Half messages: docs/half-messages.md. Calls on a producer group go to its coordinator, the leader of partition
+    crc32(producer_group) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    BeginHalfMessage: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.BeginHalfMessageRequest, _tinymq_pb2.BeginHalfMessageReply]  # type: ignore[assignment]
+    """Answered before the batch is sent: until then, the partition's leader refuses it. A repeated call begins another
+    half message, and the first one is dropped because nothing is staged for it. At any broker, as RegisterOwner.
+    """
+    EndHalfMessage: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.EndHalfMessageRequest, _tinymq_pb2.EndHalfMessageReply]  # type: ignore[assignment]
+    """The outcome: from its sender, a checker, or a person. Answered when the decision is on a majority of disks, or when
+    the partition shows the record.
+    """
+    AwaitChecks: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AwaitChecksRequest, _tinymq_pb2.AwaitChecksReply]  # type: ignore[assignment]
+    """A checker waits for half messages whose outcome is asked for."""
+    CountCheck: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.CountCheckRequest, _tinymq_pb2.CountCheckReply]  # type: ignore[assignment]
+    """A checker does not know the outcome yet."""
+    ListHalfMessages: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListHalfMessagesRequest, _tinymq_pb2.ListHalfMessagesReply]  # type: ignore[assignment]
+    """The half messages that are not over, in the partitions of __coordinator that the answering broker leads."""
+
+class HalfMessagesServicer(metaclass=_abc_1.ABCMeta):
+    """Half messages: docs/half-messages.md. Calls on a producer group go to its coordinator, the leader of partition
+    crc32(producer_group) % 16 of the topic __coordinator. Repeating any of them is safe.
+    """
+
+    @_abc_1.abstractmethod
+    def BeginHalfMessage(
+        self,
+        request: _tinymq_pb2.BeginHalfMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.BeginHalfMessageReply, _abc.Awaitable[_tinymq_pb2.BeginHalfMessageReply]]:
+        """Answered before the batch is sent: until then, the partition's leader refuses it. A repeated call begins another
+        half message, and the first one is dropped because nothing is staged for it. At any broker, as RegisterOwner.
+        """
+
+    @_abc_1.abstractmethod
+    def EndHalfMessage(
+        self,
+        request: _tinymq_pb2.EndHalfMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.EndHalfMessageReply, _abc.Awaitable[_tinymq_pb2.EndHalfMessageReply]]:
+        """The outcome: from its sender, a checker, or a person. Answered when the decision is on a majority of disks, or when
+        the partition shows the record.
+        """
+
+    @_abc_1.abstractmethod
+    def AwaitChecks(
+        self,
+        request: _tinymq_pb2.AwaitChecksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.AwaitChecksReply, _abc.Awaitable[_tinymq_pb2.AwaitChecksReply]]:
+        """A checker waits for half messages whose outcome is asked for."""
+
+    @_abc_1.abstractmethod
+    def CountCheck(
+        self,
+        request: _tinymq_pb2.CountCheckRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.CountCheckReply, _abc.Awaitable[_tinymq_pb2.CountCheckReply]]:
+        """A checker does not know the outcome yet."""
+
+    @_abc_1.abstractmethod
+    def ListHalfMessages(
+        self,
+        request: _tinymq_pb2.ListHalfMessagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ListHalfMessagesReply, _abc.Awaitable[_tinymq_pb2.ListHalfMessagesReply]]:
+        """The half messages that are not over, in the partitions of __coordinator that the answering broker leads."""
+
+def add_HalfMessagesServicer_to_server(servicer: HalfMessagesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class UsersStub:
     """Who may do what (docs/security.md). At any broker. Tokens are made by clients: a broker sees only their hashes."""
 

@@ -48,6 +48,11 @@ class TransactionCommand(_message.Message):
     CONFIRM_SETS_FIELD_NUMBER: _builtins.int
     TIME_OUT_SETS_FIELD_NUMBER: _builtins.int
     EXPIRE_APPLICATION_FIELD_NUMBER: _builtins.int
+    BEGIN_HALF_FIELD_NUMBER: _builtins.int
+    END_HALF_FIELD_NUMBER: _builtins.int
+    COUNT_CHECK_FIELD_NUMBER: _builtins.int
+    GIVE_UP_HALF_FIELD_NUMBER: _builtins.int
+    CONFIRM_HALF_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     @_builtins.property
     def register(self) -> Global___RegisterOwner: ...
@@ -89,6 +94,18 @@ class TransactionCommand(_message.Message):
     def time_out_sets(self) -> Global___TimeOutSets: ...
     @_builtins.property
     def expire_application(self) -> Global___ExpireApplication: ...
+    @_builtins.property
+    def begin_half(self) -> Global___BeginHalfMessage:
+        """Of the producer group with the name `transactional_id`:"""
+
+    @_builtins.property
+    def end_half(self) -> Global___EndHalfMessage: ...
+    @_builtins.property
+    def count_check(self) -> Global___CountCheck: ...
+    @_builtins.property
+    def give_up_half(self) -> Global___GiveUpHalfMessage: ...
+    @_builtins.property
+    def confirm_half(self) -> Global___ConfirmHalfMessage: ...
     def __init__(
         self,
         *,
@@ -110,12 +127,17 @@ class TransactionCommand(_message.Message):
         confirm_sets: Global___ConfirmSets | None = ...,
         time_out_sets: Global___TimeOutSets | None = ...,
         expire_application: Global___ExpireApplication | None = ...,
+        begin_half: Global___BeginHalfMessage | None = ...,
+        end_half: Global___EndHalfMessage | None = ...,
+        count_check: Global___CountCheck | None = ...,
+        give_up_half: Global___GiveUpHalfMessage | None = ...,
+        confirm_half: Global___ConfirmHalfMessage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "add_to_sets", b"add_to_sets", "begin", b"begin", "command", b"command", "commit", b"commit", "commit_sets", b"commit_sets", "confirm", b"confirm", "confirm_sets", b"confirm_sets", "discard_sets", b"discard_sets", "expire", b"expire", "expire_application", b"expire_application", "note_loss", b"note_loss", "open_set", b"open_set", "register", b"register", "resolve", b"resolve", "time_out", b"time_out", "time_out_sets", b"time_out_sets"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "add_to_sets", b"add_to_sets", "begin", b"begin", "begin_half", b"begin_half", "command", b"command", "commit", b"commit", "commit_sets", b"commit_sets", "confirm", b"confirm", "confirm_half", b"confirm_half", "confirm_sets", b"confirm_sets", "count_check", b"count_check", "discard_sets", b"discard_sets", "end_half", b"end_half", "expire", b"expire", "expire_application", b"expire_application", "give_up_half", b"give_up_half", "note_loss", b"note_loss", "open_set", b"open_set", "register", b"register", "resolve", b"resolve", "time_out", b"time_out", "time_out_sets", b"time_out_sets"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "add_to_sets", b"add_to_sets", "begin", b"begin", "command", b"command", "commit", b"commit", "commit_sets", b"commit_sets", "confirm", b"confirm", "confirm_sets", b"confirm_sets", "discard_sets", b"discard_sets", "expire", b"expire", "expire_application", b"expire_application", "note_loss", b"note_loss", "open_set", b"open_set", "register", b"register", "resolve", b"resolve", "time_out", b"time_out", "time_out_sets", b"time_out_sets", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "add_to_sets", b"add_to_sets", "begin", b"begin", "begin_half", b"begin_half", "command", b"command", "commit", b"commit", "commit_sets", b"commit_sets", "confirm", b"confirm", "confirm_half", b"confirm_half", "confirm_sets", b"confirm_sets", "count_check", b"count_check", "discard_sets", b"discard_sets", "end_half", b"end_half", "expire", b"expire", "expire_application", b"expire_application", "give_up_half", b"give_up_half", "note_loss", b"note_loss", "open_set", b"open_set", "register", b"register", "resolve", b"resolve", "time_out", b"time_out", "time_out_sets", b"time_out_sets", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register", "begin", "add", "commit", "abort", "confirm", "time_out", "expire", "note_loss", "resolve", "open_set", "add_to_sets", "commit_sets", "discard_sets", "confirm_sets", "time_out_sets", "expire_application"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register", "begin", "add", "commit", "abort", "confirm", "time_out", "expire", "note_loss", "resolve", "open_set", "add_to_sets", "commit_sets", "discard_sets", "confirm_sets", "time_out_sets", "expire_application", "begin_half", "end_half", "count_check", "give_up_half", "confirm_half"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -614,6 +636,137 @@ class ExpireApplication(_message.Message):
 Global___ExpireApplication: _TypeAlias = ExpireApplication  # noqa: Y015
 
 @_typing.final
+class BeginHalfMessage(_message.Message):
+    """A half message: a transaction with one batch in one partition, of a producer group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    CHECK_AFTER_US_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    """never used before; the transaction has epoch 0 and number 1"""
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    context: _builtins.bytes
+    """for the group's checkers"""
+    check_after_us: _builtins.int
+    """until its first check, from the append time of the entry"""
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        context: _builtins.bytes = ...,
+        check_after_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_after_us", b"check_after_us", "context", b"context", "partition", b"partition", "producer_id", b"producer_id", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginHalfMessage: _TypeAlias = BeginHalfMessage  # noqa: Y015
+
+@_typing.final
+class EndHalfMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    commit: _builtins.bool
+    held: _builtins.int
+    """staged batches, by the count of the partition's leader; absent: it has not answered"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        commit: _builtins.bool = ...,
+        held: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "held", b"held", "transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held", b"_held", "commit", b"commit", "held", b"held", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__held: _TypeAlias = _typing.Literal["held"]  # noqa: Y015
+    _WhichOneofArgType__held: _TypeAlias = _typing.Literal["_held", b"_held"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__held) -> _WhichOneofReturnType__held | None: ...
+
+Global___EndHalfMessage: _TypeAlias = EndHalfMessage  # noqa: Y015
+
+@_typing.final
+class CountCheck(_message.Message):
+    """A checker does not know the outcome yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the check that is answered, from 0. Only the present one counts"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountCheck: _TypeAlias = CountCheck  # noqa: Y015
+
+@_typing.final
+class GiveUpHalfMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GiveUpHalfMessage: _TypeAlias = GiveUpHalfMessage  # noqa: Y015
+
+@_typing.final
+class ConfirmHalfMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmHalfMessage: _TypeAlias = ConfirmHalfMessage  # noqa: Y015
+
+@_typing.final
 class TransactionalIdState(_message.Message):
     """---- the state ------------------------------------------------------------------------------------------"""
 
@@ -709,6 +862,55 @@ class ResolvedTransaction(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResolvedTransaction: _TypeAlias = ResolvedTransaction  # noqa: Y015
+
+@_typing.final
+class HalfMessageState(_message.Message):
+    """A half message that is not over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    PRODUCER_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    BEGUN_US_FIELD_NUMBER: _builtins.int
+    DUE_US_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    producer_group: _builtins.str
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    context: _builtins.bytes
+    begun_us: _builtins.int
+    """append times"""
+    due_us: _builtins.int
+    """of the next check"""
+    checks: _builtins.int
+    """that were answered"""
+    phase: Global___TransactionState.Phase.ValueType
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        producer_group: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        context: _builtins.bytes = ...,
+        begun_us: _builtins.int = ...,
+        due_us: _builtins.int = ...,
+        checks: _builtins.int = ...,
+        phase: Global___TransactionState.Phase.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_us", b"begun_us", "checks", b"checks", "context", b"context", "due_us", b"due_us", "partition", b"partition", "phase", b"phase", "producer_group", b"producer_group", "topic_id", b"topic_id", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HalfMessageState: _TypeAlias = HalfMessageState  # noqa: Y015
 
 @_typing.final
 class TransactionOutcome(_message.Message):
@@ -890,28 +1092,84 @@ class TransactionRequest(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
+    STAGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def held(self) -> Global___HeldRequest: ...
     @_builtins.property
     def end(self) -> Global___EndRequest: ...
     @_builtins.property
     def standing(self) -> Global___StandingRequest: ...
+    @_builtins.property
+    def staged(self) -> Global___StagedRequest: ...
     def __init__(
         self,
         *,
         held: Global___HeldRequest | None = ...,
         end: Global___EndRequest | None = ...,
         standing: Global___StandingRequest | None = ...,
+        staged: Global___StagedRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "held", b"held", "request", b"request", "standing", b"standing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "held", b"held", "request", b"request", "staged", b"staged", "standing", b"standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "held", b"held", "request", b"request", "standing", b"standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "held", b"held", "request", b"request", "staged", b"staged", "standing", b"standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["held", "end", "standing"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["held", "end", "standing", "staged"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
 Global___TransactionRequest: _TypeAlias = TransactionRequest  # noqa: Y015
+
+@_typing.final
+class StagedRequest(_message.Message):
+    """The coordinator asks the leader of a partition for the batch of a half message, to show it to a checker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef: ...
+    def __init__(
+        self,
+        *,
+        transaction: Global___TransactionRef | None = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic_id", b"topic_id", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagedRequest: _TypeAlias = StagedRequest  # noqa: Y015
+
+@_typing.final
+class StagedReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    error_code: _builtins.str
+    """"": it is answered"""
+    batch: _builtins.bytes
+    """empty: nothing of the transaction is staged"""
+    def __init__(
+        self,
+        *,
+        error_code: _builtins.str = ...,
+        batch: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "error_code", b"error_code"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagedReply: _TypeAlias = StagedReply  # noqa: Y015
 
 @_typing.final
 class HeldRequest(_message.Message):

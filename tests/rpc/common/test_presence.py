@@ -81,6 +81,10 @@ ABSENT_IS_ZERO = {
     "ListTransactionalIdsRequest.limit": "the broker's own",
     "ListHungTransactionsRequest.limit": "the broker's own",
     "CommitSetsRequest.writers": "none: no task had a row",
+    "BeginHalfMessageRequest.check_after_ms": "the broker's own",
+    "AwaitChecksRequest.checks_max": "the broker's own",
+    "AwaitChecksRequest.wait_ms": "does not wait",
+    "ListHalfMessagesRequest.limit": "the broker's own",
     "FeatureLevelRequest.action": "shows",
     "FeatureLevelRequest.level": "the present one",
 }

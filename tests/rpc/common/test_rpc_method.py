@@ -25,6 +25,7 @@ from tinymq.rpc.common.access import (
     GROUP,
     GROUP_TOPICS,
     LEVEL,
+    PRODUCER_GROUP,
     QUEUE_CHANNEL,
     ROLLED_BACK,
     SOME_TOPIC,
@@ -41,6 +42,7 @@ from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.half_messages import HalfMessagesService
 from tinymq.rpc.services.schedules import SchedulesService
 from tinymq.rpc.services.transactions import TransactionsService
 from tinymq.rpc.services.users import UsersService
@@ -54,6 +56,7 @@ SERVICES: dict[str, type] = {
     "DeadLetters": DeadLettersService,
     "Schedules": SchedulesService,
     "Transactions": TransactionsService,
+    "HalfMessages": HalfMessagesService,
     "Users": UsersService,
     "Admin": AdminService,
     "QueueService": QueueService,
@@ -88,6 +91,11 @@ EXPECTED = {
     "Transactions.OpenSet": Access("write", TRANSACTIONAL_ID),
     "Transactions.CommitSets": Access("write", TRANSACTIONAL_ID),
     "Transactions.DiscardSets": Access("write", TRANSACTIONAL_ID),
+    "HalfMessages.BeginHalfMessage": Access("write", PRODUCER_GROUP, (("write", TOPIC),)),
+    "HalfMessages.EndHalfMessage": Access("write", PRODUCER_GROUP),
+    "HalfMessages.AwaitChecks": Access("write", PRODUCER_GROUP),
+    "HalfMessages.CountCheck": Access("write", PRODUCER_GROUP),
+    "HalfMessages.ListHalfMessages": Access("describe", PRODUCER_GROUP, filters=True),
     "Channels.SetConsumer": Access("read", CHANNEL, (("read", TOPIC),)),
     "Channels.UnsetConsumer": Access("read", CHANNEL, (("read", TOPIC),)),
     "Channels.GetConsumer": Access("describe", CHANNEL, (("describe", TOPIC),)),

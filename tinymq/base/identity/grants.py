@@ -19,7 +19,7 @@ from tinymq.base.errors import InvalidRequest
 from tinymq.base.types import is_internal
 
 Operation = Literal["read", "write", "create", "alter", "delete", "describe", "admin"]
-Kind = Literal["topic", "group", "channel", "transactional_id", "cluster"]
+Kind = Literal["topic", "group", "channel", "transactional_id", "producer_group", "cluster"]
 
 OPERATIONS: tuple[str, ...] = get_args(Operation)
 KINDS: tuple[str, ...] = get_args(Kind)

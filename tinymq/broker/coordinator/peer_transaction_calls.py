@@ -36,7 +36,7 @@ _STANDING_OF = {number: standing for standing, number in _STANDINGS.items()}
 
 
 class LedPartition(Protocol):
-    """A partition as its leader answers for it. Both calls raise NotLeader or DeadlineExceeded unless the leader has
+    """A partition as its leader answers for it. The calls raise NotLeader or DeadlineExceeded unless the leader has
     applied the first entry of its own term, and a majority has confirmed since the call that it leads."""
 
     async def held(self, transaction: TransactionId, sets: Collection[int] | None = None) -> int:
@@ -45,6 +45,10 @@ class LedPartition(Protocol):
 
     async def end(self, transaction: TransactionId, *, publish: bool, sets: Collection[int] | None = None) -> None:
         """Return once the end is applied, or certain that nothing of the transaction is here. Raises OutcomeUnknown."""
+        ...
+
+    async def staged_batch(self, transaction: TransactionId) -> bytes:
+        """The first batch of the transaction; b"" if none is stored. Raises BatchTooLarge, StorageError."""
         ...
 
 
@@ -95,6 +99,19 @@ class PeerTransactionCalls:
             return pb.TransactionRequest(end=end)
 
         return (await self._ask_leaders(places, request, END_S)).keys()
+
+    async def staged(self, transaction: TransactionId, place: PartitionId) -> bytes | None:
+        """The batch of a half message; b"": nothing of it is staged; None: its partition's leader does not show it."""
+        leader = self._peers.leader_of(GroupId(TopicId(place.topic_id), place.partition))
+        if leader is None:
+            return None
+        asked = pb.StagedRequest(transaction=pack_ref(transaction), topic_id=place.topic_id, partition=place.partition)
+        body = pb.TransactionRequest(staged=asked).SerializeToString()
+        try:
+            reply = pb.StagedReply.FromString(await self._peers.request(leader[0], METHOD, body, HELD_S))
+        except TinymqError:
+            return None
+        return None if reply.error_code else reply.batch
 
     async def _ask_leaders(
         self, places: Collection[PartitionId], request: Callable[[Sequence[PartitionId]], pb.TransactionRequest],
@@ -162,6 +179,8 @@ class PeerTransactionCalls:
                 return await self._answer_each(told.topics, self._end(told))
             case "standing":
                 return await self._standing(request.standing)
+            case "staged":
+                return await self._staged(request.staged)
         raise InvalidRequest("an empty or unknown request about transactions")
 
     async def _answer_each(
@@ -200,6 +219,16 @@ class PeerTransactionCalls:
             return pb.PartitionAnswer()
 
         return answer
+
+    async def _staged(self, request: pb.StagedRequest) -> bytes:
+        partition = self._partition_at(PartitionId(request.topic_id, request.partition))
+        if partition is None:
+            return pb.StagedReply(error_code=NotLeader.code).SerializeToString()
+        try:
+            batch = await partition.staged_batch(parse_ref(request.transaction))
+        except TinymqError as error:
+            return pb.StagedReply(error_code=error.code).SerializeToString()
+        return pb.StagedReply(batch=batch).SerializeToString()
 
     async def _standing(self, request: pb.StandingRequest) -> bytes:
         _check_count(len(request.questions))

@@ -51,6 +51,7 @@ from tinymq.broker.transactions.commands import (
     Resolve,
     TimeOut,
 )
+from tinymq.broker.transactions.half.half_commands import EndHalf
 from tinymq.broker.transactions.rules import Refusal, Standing
 from tinymq.broker.transactions.transactional_id import Phase, Transaction, TransactionalId
 from tinymq.format.feature_level import TRANSACTIONS_LEVEL
@@ -216,9 +217,9 @@ class TransactionCoordinator:
         partition `number`. Partitions with batches of it are told when they ask next, within seconds. It may be
         repeated. Raises InvalidRequest (not lost, or decided otherwise before), NotLeader, NotReady, OutcomeUnknown.
         """
-        replica = self._replica(number)
+        replica = self.at(number)
         await confirm(replica)
-        self._check_loss_noted(replica)
+        self.check_loss_noted(replica)
         refusal = await replica.decide("", Resolve(transaction, publish))
         name = transaction_name(*transaction)
         if isinstance(refusal, Refusal):
@@ -248,15 +249,19 @@ class TransactionCoordinator:
 
         Raises NotLeader, NotReady, DeadlineExceeded (no majority confirmed that this broker leads), OutcomeUnknown.
         """
-        replica = self._replica(number)
+        replica = self.at(number)
         await confirm(replica)
-        self._check_loss_noted(replica)
+        self.check_loss_noted(replica)
         ids = replica.transactional_ids
         for transaction, place, end in questions:
             if end and ids.standing(transaction, place) is Standing.OPEN:
-                name = ids.owner_of(transaction.producer_id)
+                half = ids.half_messages.halves.get(transaction)
+                name = half.group if half is not None else ids.owner_of(transaction.producer_id)
                 assert name is not None, "an open transaction has an owner"
-                await replica.decide(name, Abort(transaction))
+                if half is not None:
+                    await replica.decide_half(name, EndHalf(transaction, commit=False))
+                else:
+                    await replica.decide(name, Abort(transaction))
                 self._meter.transaction_decided("rolled_back")
                 logger.info("transaction_ended_for_group", id=name, number=transaction.number)
         return [ids.standing(transaction, place) for transaction, place, _ in questions]
@@ -278,7 +283,7 @@ class TransactionCoordinator:
 
         Raises NotLeader, NotReady, DeadlineExceeded.
         """
-        replica = self._replica(number)
+        replica = self.at(number)
         await confirm(replica)
         return dict(replica.transactional_ids.states)
 
@@ -287,6 +292,10 @@ class TransactionCoordinator:
     def find(self, name: str) -> CoordinatorReplica:
         """This broker's replica of the partition that has the transactional id. Raises NotLeader unless it leads."""
         return self._replica(None, name)
+
+    def at(self, number: int) -> CoordinatorReplica:
+        """The same of the partition `number` of `__coordinator`."""
+        return self._replica(number)
 
     def _replica(self, number: int | None, name: str = "") -> CoordinatorReplica:
         topic = self._registry.get_topic(COORDINATOR_TOPIC)
@@ -297,10 +306,10 @@ class TransactionCoordinator:
         if replica is None:
             raise NotLeader(f"{COORDINATOR_TOPIC}/{number}: no replica is open here")
         replica.check_leading()
-        self._check_loss_noted(replica)
+        self.check_loss_noted(replica)
         return replica
 
-    def _check_loss_noted(self, replica: CoordinatorReplica) -> None:
+    def check_loss_noted(self, replica: CoordinatorReplica) -> None:
         """Raises NotReady until the state knows of an accepted loss, because it may lack decisions."""
         if replica.group.membership.recovery_epoch != replica.transactional_ids.loss.recovery_epoch:
             raise NotReady(f"{replica.name} has lost a part of its log, and is noting that")
@@ -329,7 +338,7 @@ class TransactionCoordinator:
             return
         try:
             await self._note_loss(replica)
-            self._check_loss_noted(replica)
+            self.check_loss_noted(replica)
             now_us = replica.group.append_time_now_us()
             await self.sinks.advance(replica, now_us)
             for name in list(replica.transactional_ids.unfinished):

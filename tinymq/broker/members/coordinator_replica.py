@@ -1,7 +1,7 @@
 """The state machine of one partition of `__coordinator`, replicated by a Raft group.
 
-It has the members of stream groups, transactional ids, and applications of Spark's sink. `apply` changes only the state
-and the pending answers. The state is small, so each snapshot replaces the log before it.
+It has the members of stream groups, transactional ids, applications of Spark's sink, and half messages. `apply` changes
+only the state and the pending answers. The state is small, so each snapshot replaces the log before it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, PartitionId, Position
 from tinymq.broker.members.group_members import Member, Members, MembersDelta, Owned, changed
 from tinymq.broker.transactions.commands import COMMAND_VERSION, Command, pack_command
+from tinymq.broker.transactions.half.half_commands import HalfCommand, pack_half_command
+from tinymq.broker.transactions.half.half_message import HalfMessage
 from tinymq.broker.transactions.rules import Refusal
 from tinymq.broker.transactions.sink_application import SinkApplication
 from tinymq.broker.transactions.sink_commands import SinkCommand
@@ -59,8 +61,8 @@ class CoordinatorGroup(Protocol):
 
 
 class CoordinatorReplica:
-    """One replica. `on_change` (of a group), `on_decided` (on a transactional id), `on_sink_decided` and `on_role` are
-    called on the loop, and must not raise."""
+    """One replica. `on_change` (of a group), `on_decided` (on a transactional id), `on_sink_decided`, `on_half` (on a
+    half message) and `on_role` are called on the loop, and must not raise."""
 
     def __init__(self, name: str, address_of: Callable[[int], str | None]) -> None:
         self.name = name
@@ -69,6 +71,7 @@ class CoordinatorReplica:
         self.on_change: Callable[[CoordinatorReplica, str], None] = lambda replica, group: None
         self.on_decided: Callable[[CoordinatorReplica, str], None] = lambda replica, transactional_id: None
         self.on_sink_decided: Callable[[CoordinatorReplica, str], None] = lambda replica, application: None
+        self.on_half: Callable[[CoordinatorReplica, HalfMessage], None] = lambda replica, half: None
         self.on_role: Callable[[CoordinatorReplica], None] = lambda replica: None
         self.transactional_ids = TransactionalIds()  # only `apply` and `load` change it
         self._address_of = address_of
@@ -127,6 +130,14 @@ class CoordinatorReplica:
         result: SinkApplication | Refusal | None = await self._propose(pack_command(name, command), COMMAND_VERSION)
         return result
 
+    async def decide_half(self, group: str, command: HalfCommand) -> HalfMessage | Refusal:
+        """Commit and apply a command on a half message of a producer group.
+
+        Returns the half message after it, or why the command changed nothing. Raises as `decide`.
+        """
+        result: HalfMessage | Refusal = await self._propose(pack_half_command(group, command), COMMAND_VERSION)
+        return result
+
     async def _propose(self, payload: bytes, version: int) -> Any:
         """Append a command, and return its result once it is applied. Raises as `decide`."""
         self.check_leading()
@@ -153,7 +164,9 @@ class CoordinatorReplica:
                 answer.set_exception(OutcomeUnknown("another leader's entry took the change's place"))
         if changed_group and result:
             self.on_change(self, changed_group)
-        if decided is not None and decided.name:
+        if decided is not None and isinstance(decided.result, HalfMessage):
+            self.on_half(self, decided.result)
+        elif decided is not None and decided.name:
             on_decided = self.on_sink_decided if isinstance(decided, SinkApplied) else self.on_decided
             on_decided(self, decided.name)
 

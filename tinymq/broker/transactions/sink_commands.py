@@ -88,7 +88,8 @@ def parse_sink_command(message: pb.TransactionCommand) -> SinkCommand | None:
     """The inverse. None for a command that no coordinator proposes."""
     kind = message.WhichOneof("command")
     assert kind is not None, "an empty message is no command"
-    return _PARSE[kind](message)
+    parse = _PARSE.get(kind)
+    return None if parse is None else parse(message)
 
 
 def _parse_open(m: pb.OpenSet) -> OpenSet | None:

@@ -31,6 +31,9 @@ from tinymq.broker.transactions.commands import (
     TimeOut,
     parse_command,
 )
+from tinymq.broker.transactions.half.half_commands import BeginHalf, HalfCommand, parse_half_command
+from tinymq.broker.transactions.half.half_message import HalfMessage
+from tinymq.broker.transactions.half.half_messages import HalfMessages
 from tinymq.broker.transactions.message_parts import pack_places, pack_ref, parse_places, parse_ref
 from tinymq.broker.transactions.phases import pack_phase, parse_phase
 from tinymq.broker.transactions.resolutions import Resolutions
@@ -49,8 +52,8 @@ PLACES_MAX = 100_000  # partitions without a confirmation, over all its transact
 class Applied(NamedTuple):
     """The result of a command: the state after it, or why it changed nothing."""
 
-    name: str
-    result: TransactionalId | Refusal | None  # None: no transactional id of that name is left
+    name: str  # of a transactional id, or of a producer group
+    result: TransactionalId | HalfMessage | Refusal | None  # None: no transactional id of that name is left
 
 
 class SinkApplied(NamedTuple):
@@ -71,9 +74,10 @@ NO_LOSS = Loss(0, 0)
 
 
 class TransactionalIds:
-    """Transactional ids by name."""
+    """Transactional ids by name, and the half messages beside them."""
 
     def __init__(self) -> None:
+        self.half_messages = HalfMessages()
         self._states: dict[str, TransactionalId] = {}
         self._names: dict[int, str] = {}  # by producer id
         self._unfinished: dict[str, None] = {}  # names of ids with a transaction that is not over
@@ -105,6 +109,9 @@ class TransactionalIds:
         of_sink = self.sinks.standing(transaction, place)
         if of_sink is not None:
             return of_sink
+        half = self.half_messages.standing(transaction, place)
+        if half is not None:
+            return half
         if self._may_be_lost(transaction):
             return self._resolutions.standing(transaction)
         name = self._names.get(transaction.producer_id)
@@ -126,7 +133,8 @@ class TransactionalIds:
         """Carry out a command. Never raises: bytes that are not a command change nothing, on every replica (None)."""
         parsed = parse_command(payload)
         if parsed is None:
-            return None
+            half = parse_half_command(payload)
+            return None if half is None else self._apply_half(*half, append_time_us)
         name, command = parsed
         if isinstance(command, NoteLoss):
             self._note_loss(Loss(command.recovery_epoch, command.fresh_producer_id))
@@ -141,6 +149,11 @@ class TransactionalIds:
         if not isinstance(result, Refusal) and result is not before:
             self._put(name, result)
         return Applied(name, result)
+
+    def _apply_half(self, group: str, command: HalfCommand, now_us: int) -> Applied:
+        if isinstance(command, BeginHalf) and self._is_before_loss(command.producer_id):
+            return Applied(group, Refusal.USED_ID)
+        return Applied(group, self.half_messages.apply(group, command, now_us))
 
     def _decide(
         self, state: TransactionalId | None, command: IdCommand, now_us: int
@@ -193,6 +206,7 @@ class TransactionalIds:
         for name, state in list(self._states.items()):
             if state.open is not None:
                 self._put(name, rules.without_open(state))
+        self.half_messages.forget_open()
 
     def _resolve(self, command: Resolve) -> Refusal | None:
         """Carry out what an operator decided. Only a transaction that may be lost is left to an operator."""
@@ -223,11 +237,13 @@ class TransactionalIds:
             stored.loss.recovery_epoch, stored.loss.fresh_producer_id = self._loss
         stored.resolved.extend(self._resolutions.dump())
         stored.applications.extend(self.sinks.dump())
+        self.half_messages.dump_into(stored)
 
     def load_from(self, stored: group_pb.CoordinatorState) -> None:
         """Replace the state by that of a snapshot. Raises CorruptData, and then nothing has changed."""
         loaded = {message.transactional_id: _parse_state(message) for message in stored.transactional_ids}
         self.sinks = SinkApplications.load(stored.applications)
+        self.half_messages = HalfMessages.load(stored)
         self._loss = Loss(stored.loss.recovery_epoch, stored.loss.fresh_producer_id)
         self._resolutions = Resolutions.load(stored.resolved)
         for name in list(self._states):

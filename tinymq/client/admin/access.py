@@ -103,8 +103,8 @@ class AsyncAccess:
         """Let a user or a role do something: grant("etl", "write", "topic:orders.*"). False: it might already.
 
         operation: read, write, create, alter, delete, describe, admin. resource: topic:NAME, group:NAME, channel:NAME,
-        transactional_id:NAME, cluster; NAME* stands for all names that begin so. Raises InvalidRequest, NotFound,
-        QuotaExceeded, Denied.
+        transactional_id:NAME, producer_group:NAME, cluster; NAME* stands for all names that begin so. Raises
+        InvalidRequest, NotFound, QuotaExceeded, Denied.
         """
         request = pb.ChangeUserRequest(name=name, role=role, grant=grant_of(operation, resource))
         return await self._users.change(request, self._timeout_s(timeout))

@@ -20,11 +20,6 @@ from tinymq.client.admin.topics import Topics
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leadership_transfer import transfer_leader
 from tinymq.client.cluster.routing import Broker, Partition
-from tinymq.client.cluster.transaction_descriptions import (
-    HungTransaction,
-    TransactionAdmin,
-    TransactionalIdDescription,
-)  # fmt: skip
 from tinymq.client.common import argument_checks as checks
 from tinymq.client.common.argument_checks import check_partition, check_topic
 from tinymq.client.common.start_positions import OffsetLike, Place, read_offset
@@ -35,7 +30,7 @@ LEASE_S = 60.0
 
 
 class AsyncAdmin(AsyncGroupAdmin):
-    """Topics, channels, holds and brokers, and what AsyncGroupAdmin has: groups and dead letters. It is `mq.admin`.
+    """Topics, channels, holds and brokers, and what AsyncGroupAdmin and AsyncTransactionAdmin have. It is `mq.admin`.
 
     `timeout`: seconds, the deadline of a call with all its attempts; request_timeout_ms if not given. What a call
     changed is on a majority of disks when it returns, and was changed once, however often the client had to ask. At its
@@ -80,24 +75,12 @@ class AsyncAdmin(AsyncGroupAdmin):
         async with admin.hold("jobs", 0, 0) as held:
             print(held.log_start)
         print([scheduled.deliver_at async for scheduled in admin.scheduled("jobs")])
-
-    Transactions:
-
-        admin = mq.admin
-        async with mq.transaction("billing-3") as tx:
-            await tx.send("orders", b"...")
-            print((await admin.describe_transactional_id("billing-3")).transactions)
-        await admin.abort_transaction("billing-3")  # of which none is open any more
-        print([each.transactional_id for each in await admin.list_transactional_ids()])
-        for each in await admin.list_hung_transactions():
-            await admin.resolve_transaction(each.transaction, commit=False)
     """
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self._topics = Topics(cluster, self._brokers)
         self._channels = Channels(cluster)
-        self._transactions = TransactionAdmin(cluster)
 
     # ---- topics and partitions -----------------------------------------------------------------------
 
@@ -365,38 +348,6 @@ class AsyncAdmin(AsyncGroupAdmin):
         released = HoldTerms(holds.check_hold_id(hold_id), 0.0)
         number, timeout_s = check_partition(partition), self._timeout_s(timeout)
         await holds.hold_once(self._cluster, check_topic(topic), number, 0, released, timeout_s)
-
-    # ---- transactions --------------------------------------------------------------------------------
-
-    async def list_transactional_ids(self, *, timeout: float | None = None) -> list[TransactionalIdDescription]:
-        """The transactional ids, by name, with their transactions that are not over.
-
-        Ids whose coordinator has no leader are left out.
-        """
-        return await self._transactions.list_ids(self._timeout_s(timeout))
-
-    async def describe_transactional_id(
-        self, transactional_id: str, *, timeout: float | None = None
-    ) -> TransactionalIdDescription:
-        """One transactional id, with its transactions that are not over. Raises NotFound."""
-        return await self._transactions.describe(transactional_id, self._timeout_s(timeout))
-
-    async def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Roll the open transaction of a transactional id back, of any owner. The owner's next call raises
-        TransactionAborted. Does nothing if none is open. Raises NotFound, OutcomeUnknown.
-        """
-        await self._transactions.abort(transactional_id, self._timeout_s(timeout))
-
-    async def list_hung_transactions(self, *, timeout: float | None = None) -> list[HungTransaction]:
-        """The transactions whose end partitions have asked for in vain, by partition, of all brokers that answer."""
-        return await self._transactions.list_hung(self._timeout_s(timeout))
-
-    async def resolve_transaction(self, transaction: str, *, commit: bool, timeout: float | None = None) -> bool:
-        """Decide about a hung `transaction` that is "unresolved": `commit` it, or roll it back. Returns whether all its
-        partitions have carried that out; False: the time is up, and they follow. It cannot be undone. Raises NotFound,
-        InvalidRequest (it is not lost, or was resolved otherwise before), OutcomeUnknown: resolve it again.
-        """
-        return await self._transactions.resolve(transaction, commit, self._timeout_s(timeout))
 
     async def _feature_level(self, request: pb.FeatureLevelRequest, timeout: float | None) -> FeatureLevel:
         return feature_level.read(await self._brokers.each(request, self._timeout_s(timeout)))

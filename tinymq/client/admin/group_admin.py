@@ -8,11 +8,11 @@ from tinymq.client.admin.broker_calls import BrokerCalls
 from tinymq.client.admin.dead_letters import DeadLetterCalls, RecordStory, Redriven
 from tinymq.client.admin.groups import GroupCalls, GroupCursor, GroupDescription, GroupMember
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.common import argument_checks as checks
+from tinymq.client.cluster.transaction_admin import AsyncTransactionAdmin
 from tinymq.client.common.start_positions import Place
 
 
-class AsyncGroupAdmin:
+class AsyncGroupAdmin(AsyncTransactionAdmin):
     """Consumer groups and dead letters: a part of `mq.admin`. AsyncAdmin says what holds for every call, and what
     `timeout` means.
 
@@ -32,7 +32,7 @@ class AsyncGroupAdmin:
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._brokers = BrokerCalls(cluster)
         self._groups = GroupCalls(cluster, self._brokers)
         self._letters = DeadLetterCalls(cluster)
@@ -143,7 +143,3 @@ class AsyncGroupAdmin:
         Returns how many that changed. The records go by retention. Raises UnknownTopic, OffsetOutOfRange.
         """
         return await self._letters.purge(topic, partition, before, self._timeout_s(timeout))
-
-    def _timeout_s(self, timeout: float | None) -> float:
-        checks.check_wait(timeout, least_s=checks.WAIT_S_MIN)
-        return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout

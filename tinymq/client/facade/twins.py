@@ -22,6 +22,7 @@ class Twin:
     internal: frozenset[str] = frozenset()  # names of the core that only other rooms of the client use
     sync_only: frozenset[str] = frozenset()  # names without an asynchronous half: of engines that call from threads
     lazy: bool = False  # the module is imported when it is first used: most programs never use it
+    room: str = ""  # below generated/, of the synchronous class
 
     @property
     def has_core(self) -> bool:
@@ -35,7 +36,8 @@ class Twin:
 
     @property
     def sync(self) -> Half:
-        return Half(self, self.name, self.by_hand, f"{GENERATED}.{self._file}")
+        place = f"{self.room}.{self._file}" if self.room else self._file
+        return Half(self, self.name, self.by_hand, f"{GENERATED}.{place}")
 
     @property
     def asynchronous(self) -> Half:
@@ -77,6 +79,7 @@ class Half:
 
 TWINS = (
     Twin("tinymq.client.admin.access", "Access", lazy=True),
+    Twin("tinymq.client.cluster.transaction_admin", "TransactionAdmin", room="transactions"),
     Twin("tinymq.client.admin.group_admin", "GroupAdmin"),
     Twin("tinymq.client.admin.admin", "Admin", lazy=True),
     Twin(
@@ -116,6 +119,8 @@ TWINS = (
         by_hand="tinymq.client.facade.transaction",
         internal=frozenset({"closed", "leave"}),
     ),
+    Twin("tinymq.client.transaction.half_message", "HalfMessage", room="transactions"),
+    Twin("tinymq.client.transaction.checker", "Checker", room="transactions"),
     Twin(
         "tinymq.client.transaction.partition_transaction",
         "PartitionTransaction",

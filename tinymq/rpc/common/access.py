@@ -50,6 +50,7 @@ SOME_TOPIC = Resource("topic")  # any one: the request names none
 GROUP = Resource("group", ("group", "attach.group", "name"))
 CHANNEL = Resource("channel", ("channel",))
 TRANSACTIONAL_ID = Resource("transactional_id", ("transactional_id", "application"))
+PRODUCER_GROUP = Resource("producer_group", ("producer_group",))
 
 
 def _cursors(request: Any) -> Iterator[AccessTarget]:

@@ -15,6 +15,7 @@ from tinymq.broker.coordinator.transaction_coordinator import TransactionCoordin
 from tinymq.broker.dead_letters.dead_letters import DeadLetters
 from tinymq.broker.group_watch import GroupWatch
 from tinymq.broker.groups.groups import Groups
+from tinymq.broker.half_messages.half_coordinator import HalfCoordinator
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.serve.quotas import Quotas
 from tinymq.broker.serve.slices import Slices
@@ -62,6 +63,7 @@ class Serving:
         self.groups: Groups | None = None  # set together with `broker`, as is the next one
         self.coordinator: Coordinator | None = None
         self.transactions: TransactionCoordinator | None = None
+        self.half_messages: HalfCoordinator | None = None
         self.workers: Workers | None = None
         self.unary: UnaryWorkers | None = None
         self.letters: DeadLetters | None = None
@@ -84,6 +86,12 @@ class Serving:
         self.running()
         assert self.transactions is not None, "set together with the broker"
         return self.transactions
+
+    def checking(self) -> HalfCoordinator:
+        """Return the coordinator of half messages here. Raises NotReady as `running`."""
+        self.running()
+        assert self.half_messages is not None, "set together with the broker"
+        return self.half_messages
 
     def working(self) -> Workers:
         """Return the workers of queue groups here. Raises NotReady as `running`."""

@@ -31,6 +31,7 @@ from tinymq.rpc.services.broker import BrokerService
 from tinymq.rpc.services.channels import ChannelsService
 from tinymq.rpc.services.dead_letters import DeadLettersService
 from tinymq.rpc.services.groups import GroupsService
+from tinymq.rpc.services.half_messages import HalfMessagesService
 from tinymq.rpc.services.schedules import SchedulesService
 from tinymq.rpc.services.transactions import TransactionsService
 from tinymq.rpc.services.users import UsersService
@@ -82,6 +83,7 @@ class Services:
     dead_letters: DeadLettersService
     schedules: SchedulesService
     transactions: TransactionsService
+    half_messages: HalfMessagesService
     users: UsersService
     queue: pb_grpc.QueueServiceServicer  # tinymq.gateway.queue_service
 
@@ -161,6 +163,7 @@ def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
         "DeadLetters": (pb_grpc.add_DeadLettersServicer_to_server, services.dead_letters),
         "Schedules": (pb_grpc.add_SchedulesServicer_to_server, services.schedules),
         "Transactions": (pb_grpc.add_TransactionsServicer_to_server, services.transactions),
+        "HalfMessages": (pb_grpc.add_HalfMessagesServicer_to_server, services.half_messages),
         "Users": (pb_grpc.add_UsersServicer_to_server, services.users),
         "Workers": (pb_grpc.add_WorkersServicer_to_server, services.workers),
         "QueueService": (pb_grpc.add_QueueServiceServicer_to_server, services.queue),

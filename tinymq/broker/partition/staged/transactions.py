@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from tinymq.base.clock import Clock
-from tinymq.base.errors import NotReady, TinymqError, TransactionAborted
+from tinymq.base.errors import BatchTooLarge, CorruptData, NotReady, TinymqError, TransactionAborted
 from tinymq.broker.partition.staged.log_port import LogPort
 from tinymq.broker.partition.staged.term_log import TermLog
 from tinymq.broker.state.staged import StagedBatch, TransactionId, Waiting
-from tinymq.broker.transactions.bounds import check_durable, check_transactional
+from tinymq.broker.transactions.bounds import SHOWN_BYTES_MAX, check_durable, check_transactional
 from tinymq.broker.transactions.led_transactions import (
     AskCoordinator,
     HungTransaction,
@@ -25,6 +25,7 @@ from tinymq.broker.transactions.staging import Staging
 from tinymq.format.batch import CheckedBatch
 from tinymq.format.entry import Entry, Kind
 from tinymq.format.feature_level import TRANSACTIONS_LEVEL, check
+from tinymq.format.transactional import TRANSACTIONAL_VERSION, unpack_transactional
 
 
 async def no_coordinator(transaction: TransactionId, coordinator: int, *, end: bool = False) -> Standing:
@@ -105,6 +106,23 @@ class PartitionTransactions:
         """How many batches and offsets of the transaction, or of these sets in it, are stored. Raises NotLeader,
         DeadlineExceeded."""
         return await self._leading().held(transaction, sets)
+
+    async def staged_batch(self, transaction: TransactionId) -> bytes:
+        """The first batch of a transaction, as it is stored; b"" if none is.
+
+        Raises BatchTooLarge above SHOWN_BYTES_MAX, NotLeader, DeadlineExceeded, CorruptData, StorageError.
+        """
+        await self._leading().held(transaction)
+        staged = self._port.state.staged.get(transaction)
+        if staged is None:
+            return b""
+        first = staged.entries[0]
+        if first.length > SHOWN_BYTES_MAX:
+            raise BatchTooLarge(f"{self._name}: a staged batch of {first.length} bytes cannot be shown")
+        entries = await self._port.group().log.reader.read(first.entry_index, first.length)
+        if not entries or (entries[0].header.kind, entries[0].header.version) != (Kind.STAGED, TRANSACTIONAL_VERSION):
+            raise CorruptData(f"{self._name}: entry {first.entry_index} is no batch of a transaction")
+        return bytes(unpack_transactional(entries[0].payload)[1])
 
     async def end(self, transaction: TransactionId, *, publish: bool, sets: Collection[int] | None = None) -> None:
         """Give the transaction's records their offsets, or those of these sets alone, and drop the others. Returns once

@@ -14,7 +14,7 @@ from tinymq.cli.verbs.access.user import Role
 
 HELP = """
 What is not granted is denied. Operations: read, write, create, alter, delete, describe, admin. Resources: topic:NAME,
-group:NAME, channel:NAME, transactional_id:NAME, cluster; NAME* stands for all names that begin so.
+group:NAME, channel:NAME, transactional_id:NAME, producer_group:NAME, cluster; NAME* stands for all names that begin so.
 
 Example: tinymq acl grant anna read 'topic:orders*'
 
@@ -27,7 +27,10 @@ Who = Annotated[str, Parameter(help="The user, or with --role the role.")]
 Operation = Annotated[str, Parameter(help="read, write, create, alter, delete, describe or admin.")]
 Resource = Annotated[
     str,
-    Parameter(help="topic:NAME, group:NAME, channel:NAME, transactional_id:NAME or cluster; a * may end the name."),
+    Parameter(
+        help="topic:NAME, group:NAME, channel:NAME, transactional_id:NAME, producer_group:NAME or cluster; a * may end "
+        "the name."
+    ),
 ]
 
 

@@ -44,6 +44,7 @@ from tinymq.client.common.transaction_config import TransactionConfig
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.scan import FETCH_BYTES_MAX, WAIT_MS, ScanCore, Tiers, read_range
+from tinymq.client.facade.core.half_messaging import HalfMessaging
 from tinymq.client.facade.core.lazy_cluster import LazyCluster
 from tinymq.client.facade.core.opened import OpenedObjects
 from tinymq.client.frame.frame import FrameCore, OffsetRange, TimeRange
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from tinymq.client.admin.admin import AsyncAdmin
 
 
-class ClientCore:
+class ClientCore(HalfMessaging):
     """The connection to a cluster, and the objects that were made with it. See AsyncClient."""
 
     servers: tuple[str, ...]

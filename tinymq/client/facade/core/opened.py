@@ -19,12 +19,23 @@ from tinymq.client.net.token_sender import TokenSender
 from tinymq.client.produce.producer import ProducerCore
 from tinymq.client.queue.queue import QueueCore
 from tinymq.client.serve.serving import Handlers
+from tinymq.client.transaction.checker import AsyncChecker
 from tinymq.client.transaction.transaction import TransactionCore
 from tinymq.client.work.worker import WorkerCore
 
 LOG = logging.getLogger("tinymq.client")
 
-Opened = ProducerCore | ReaderCore | ScanCore | QueueCore | ConsumerCore | WorkerCore | TransactionCore | Handlers
+Opened = (
+    ProducerCore
+    | ReaderCore
+    | ScanCore
+    | QueueCore
+    | ConsumerCore
+    | WorkerCore
+    | TransactionCore
+    | AsyncChecker
+    | Handlers
+)
 LEAVING = (QueueCore, ConsumerCore, WorkerCore, TransactionCore)  # that leave otherwise than by `close`
 T = TypeVar("T", bound=Opened)
 

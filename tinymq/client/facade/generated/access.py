@@ -111,8 +111,8 @@ class Access:
         """Let a user or a role do something: grant("etl", "write", "topic:orders.*"). False: it might already.
 
         operation: read, write, create, alter, delete, describe, admin. resource: topic:NAME, group:NAME, channel:NAME,
-        transactional_id:NAME, cluster; NAME* stands for all names that begin so. Raises InvalidRequest, NotFound,
-        QuotaExceeded, Denied.
+        transactional_id:NAME, producer_group:NAME, cluster; NAME* stands for all names that begin so. Raises
+        InvalidRequest, NotFound, QuotaExceeded, Denied.
         """
         try:
             return self._loop_thread.run(self._async.grant(name, operation, resource, role=role, timeout=timeout))

@@ -13,7 +13,6 @@ from tinymq.client.admin.holds import ENOUGH, HoldDescription
 from tinymq.client.admin.partition_offsets import PartitionOffsets
 from tinymq.client.admin.scans import ScanDescription, ScanSummary
 from tinymq.client.cluster.routing import Broker, Partition
-from tinymq.client.cluster.transaction_descriptions import HungTransaction, TransactionalIdDescription
 from tinymq.client.common.start_positions import OffsetLike, Place
 from tinymq.client.common.traces import trim
 from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
@@ -24,7 +23,7 @@ from tinymq.client.facade.schedule import Schedule
 
 
 class Admin(GroupAdmin):
-    """Topics, channels, holds and brokers, and what GroupAdmin has: groups and dead letters. It is `mq.admin`.
+    """Topics, channels, holds and brokers, and what GroupAdmin and TransactionAdmin have. It is `mq.admin`.
 
     `timeout`: seconds, the deadline of a call with all its attempts; request_timeout_ms if not given. What a call
     changed is on a majority of disks when it returns, and was changed once, however often the client had to ask. At its
@@ -69,17 +68,6 @@ class Admin(GroupAdmin):
         with admin.hold("jobs", 0, 0) as held:
             print(held.log_start)
         print([scheduled.deliver_at for scheduled in admin.scheduled("jobs")])
-
-    Transactions:
-
-        admin = mq.admin
-        with mq.transaction("billing-3") as tx:
-            tx.send("orders", b"...")
-            print((admin.describe_transactional_id("billing-3")).transactions)
-        admin.abort_transaction("billing-3")  # of which none is open any more
-        print([each.transactional_id for each in admin.list_transactional_ids()])
-        for each in admin.list_hung_transactions():
-            admin.resolve_transaction(each.transaction, commit=False)
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncAdmin) -> None:
@@ -486,56 +474,6 @@ class Admin(GroupAdmin):
         """End a hold, whichever client made it: its records may be removed from now on. A missing hold is no error."""
         try:
             self._loop_thread.run(self._async.release_hold(topic, partition, hold_id, timeout=timeout))
-        except TinymqError as raised:
-            trim(raised)
-            raise
-
-    def list_transactional_ids(self, *, timeout: float | None = None) -> list[TransactionalIdDescription]:
-        """The transactional ids, by name, with their transactions that are not over.
-
-        Ids whose coordinator has no leader are left out.
-        """
-        try:
-            return self._loop_thread.run(self._async.list_transactional_ids(timeout=timeout))
-        except TinymqError as raised:
-            trim(raised)
-            raise
-
-    def describe_transactional_id(
-        self, transactional_id: str, *, timeout: float | None = None
-    ) -> TransactionalIdDescription:
-        """One transactional id, with its transactions that are not over. Raises NotFound."""
-        try:
-            return self._loop_thread.run(self._async.describe_transactional_id(transactional_id, timeout=timeout))
-        except TinymqError as raised:
-            trim(raised)
-            raise
-
-    def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Roll the open transaction of a transactional id back, of any owner. The owner's next call raises
-        TransactionAborted. Does nothing if none is open. Raises NotFound, OutcomeUnknown.
-        """
-        try:
-            self._loop_thread.run(self._async.abort_transaction(transactional_id, timeout=timeout))
-        except TinymqError as raised:
-            trim(raised)
-            raise
-
-    def list_hung_transactions(self, *, timeout: float | None = None) -> list[HungTransaction]:
-        """The transactions whose end partitions have asked for in vain, by partition, of all brokers that answer."""
-        try:
-            return self._loop_thread.run(self._async.list_hung_transactions(timeout=timeout))
-        except TinymqError as raised:
-            trim(raised)
-            raise
-
-    def resolve_transaction(self, transaction: str, *, commit: bool, timeout: float | None = None) -> bool:
-        """Decide about a hung `transaction` that is "unresolved": `commit` it, or roll it back. Returns whether all its
-        partitions have carried that out; False: the time is up, and they follow. It cannot be undone. Raises NotFound,
-        InvalidRequest (it is not lost, or was resolved otherwise before), OutcomeUnknown: resolve it again.
-        """
-        try:
-            return self._loop_thread.run(self._async.resolve_transaction(transaction, commit=commit, timeout=timeout))
         except TinymqError as raised:
             trim(raised)
             raise

@@ -10,10 +10,11 @@ from tinymq.client.admin.group_admin import AsyncGroupAdmin
 from tinymq.client.admin.groups import GroupCursor, GroupDescription, GroupMember
 from tinymq.client.common.start_positions import Place
 from tinymq.client.common.traces import trim
+from tinymq.client.facade.generated.transactions.transaction_admin import TransactionAdmin
 from tinymq.client.facade.loop_thread import LoopThread
 
 
-class GroupAdmin:
+class GroupAdmin(TransactionAdmin):
     """Consumer groups and dead letters: a part of `mq.admin`. Admin says what holds for every call, and what
     `timeout` means.
 
@@ -33,8 +34,8 @@ class GroupAdmin:
     """
 
     def __init__(self, loop_thread: LoopThread, asynchronous: AsyncGroupAdmin) -> None:
-        self._loop_thread = loop_thread
-        self._async = asynchronous
+        super().__init__(loop_thread, asynchronous)
+        self._async: AsyncGroupAdmin = asynchronous
 
     def create_group(
         self,

@@ -1,0 +1,1 @@
+"""Synchronous classes of transactions and half messages. Nothing here is written by hand: see generate.py."""
