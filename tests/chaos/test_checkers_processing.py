@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -116,13 +117,23 @@ def moved_back_in_the_end(s: Story) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [one_after_the_other, moved_back, moved_back_for_certain_or_not, moved_back_in_the_end]
+    "spoil",
+    [one_after_the_other, moved_back, moved_back_for_certain_or_not, moved_back_in_the_end],
 )
 def test_what_may_happen(spoil: Spoil) -> None:
     story = good()
     spoil(story)
     story.end()
     assert story.kinds() == set()
+
+
+def test_records_that_a_fault_removed_may_have_no_output() -> None:
+    story = good()
+    moved_back_and_not_processed_since(story)
+    story.history.changed("FAULT trim: of broker 1")
+    story.end()
+    story.history.replicas.append(replace(story.replica(1, upto=0, log=(IN, 0)), log_start=2))
+    assert AnomalyKind.UNPROCESSED not in story.kinds()
 
 
 def test_outputs_of_a_log_that_is_not_whole_show_nothing() -> None:

@@ -26,22 +26,24 @@ def unprocessed(facts: Facts) -> Iterator[Anomaly]:
     outputs, looks = _outputs(facts), _looks(facts)
     for place, made in outputs.items():
         position, look = max(looks[place], key=lambda seen: seen[0], default=(0, None))
-        missing = [offset for offset in range(position) if offset not in made]
+        missing = [offset for offset in range(_removed(facts, place), position) if offset not in made]
         if missing and look is not None:
             what = f"group {place[1]} was at {position}, and some records before have no output"
             yield _anomaly(AnomalyKind.UNPROCESSED, what, place, missing, look)
     for seek in facts.of("group_seek"):
         place = _place(seek, seek.args["partition"])
         if seek.outcome is Outcome.OK and place in outputs and looks[place]:
-            yield from _unprocessed_since(seek, place, outputs[place], *looks[place][-1])
+            first = max(seek.args["offset"], _removed(facts, place))
+            yield from _unprocessed_since(seek, place, outputs[place], first, *looks[place][-1])
 
 
-def _unprocessed_since(seek: Call, place: Place, made: Outputs, position: int, look: Call) -> Iterator[Anomaly]:
+def _unprocessed_since(
+    seek: Call, place: Place, made: Outputs, target: int, position: int, look: Call
+) -> Iterator[Anomaly]:
     """`look` is the last one: the group was at `position` then."""
     if look.invoked_s < (seek.ended_s or 0.0):
         return
     since = {offset for offset, calls in made.items() if calls[-1].invoked_s > seek.invoked_s}
-    target = seek.args["offset"]
     missing = [offset for offset in range(target, position) if offset not in since]
     if missing:
         what = f"group {place[1]} was moved back to {target}, and at {position} some records have no output since"
@@ -103,6 +105,12 @@ def _looks(facts: Facts) -> dict[Place, list[tuple[int, Call]]]:
         for partition, position in look.result if look.outcome is Outcome.OK else ():
             found[_place(look, partition)].append((position, look))
     return found
+
+
+def _removed(facts: Facts, place: Place) -> int:
+    """Below this offset, a fault may have removed records before the group read them."""
+    starts = [replica.log_start for replica in facts.replicas.get((place[0], place[2]), ())]
+    return max(starts, default=0) if facts.heads_removed else 0
 
 
 def _place(call: Call, partition: int) -> Place:
