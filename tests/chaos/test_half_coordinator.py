@@ -22,7 +22,7 @@ from tinymq.base.errors import (
 )
 from tinymq.base.meter import Unmetered
 from tinymq.base.types import PartitionId
-from tinymq.broker.coordinator.transaction_coordinator import Question
+from tinymq.broker.coordinator.transaction_coordinator import StandingQuestion
 from tinymq.broker.half_messages.check_turns import MEMBERS_MAX
 from tinymq.broker.half_messages.half_coordinator import CHECKS_BYTES_MAX, Check, HalfCoordinator
 from tinymq.broker.state.staged import TransactionId
@@ -387,8 +387,8 @@ def test_a_partition_asks_about_a_half_message_and_has_it_ended() -> None:
     async def tell(told: Story) -> None:
         transaction = await told.begin()
         transactions = told.world.coordinators[1]
-        assert await transactions.standing(0, [Question(transaction, A)]) == [Standing.OPEN]
-        assert await transactions.standing(0, [Question(transaction, A, end=True)]) == [Standing.DISCARD]
+        assert await transactions.standing(0, [StandingQuestion(transaction, A)]) == [Standing.OPEN]
+        assert await transactions.standing(0, [StandingQuestion(transaction, A, end=True)]) == [Standing.DISCARD]
         with pytest.raises(TransactionAborted):
             await told.at.end(GROUP, transaction, commit=True, decide_s=1.0)
 
