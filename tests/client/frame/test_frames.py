@@ -17,6 +17,7 @@ from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, TinymqError, Un
 from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.records import TABLE_SCHEMA
 from tinymq.client.facade.client import loop_thread_of
+from tinymq.client.frame.duckdb_relation import aligned
 from tinymq.client.frame.frame import FrameCore
 from tinymq.testing import Cluster
 
@@ -125,6 +126,18 @@ def test_duckdb_fetches_the_ranges_that_a_query_needs(mq: Client, fetched: list[
         twice = 'select count(*) from orders a join orders b using (partition, "offset")'
         assert connection.sql(twice).fetchall() == [(2 * ROWS,)]
         assert len(connection.sql("select * from orders limit 3").fetchall()) == 3
+
+
+@pytest.mark.parametrize("shift", range(1, 8))
+def test_arrows_engine_gets_aligned_buffers(shift: int) -> None:
+    """It warns on stderr of every other buffer. A batch lies where it was received, which may be anywhere."""
+    batch = pa.record_batch({"offset": pa.array([1, 2, 3]), "value": pa.array([b"a", None, b"c"])})
+    received = pa.py_buffer(bytes(shift) + batch.serialize().to_pybytes()).slice(shift)
+    moved = pa.ipc.read_record_batch(received, batch.schema)
+    assert aligned(moved).equals(batch)
+    buffers = [buffer for column in aligned(moved).columns for buffer in column.buffers() if buffer is not None]
+    assert [buffer.address % 8 for buffer in buffers] == [0] * len(buffers)
+    assert aligned(batch) is batch
 
 
 def test_whatever_takes_a_stream_of_arrow_takes_a_frame(mq: Client) -> None:

@@ -141,6 +141,9 @@ def test_a_handler_says_what_becomes_of_its_record(cluster: Cluster, caplog: pyt
     }  # fmt: skip
     errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     assert any("qc/0 at offset 3" in text and "delivery 1 failed" in text for text in errors)
+    assert any("delivered again after the group's next pause (retry_ms)" in text for text in errors)
+    told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert any("not now: it is delivered again in 0 s" in text for text in told)
     assert not any("not now" in text or "nobody wants it" in text for text in errors)
 
 

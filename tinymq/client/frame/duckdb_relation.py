@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Read = Callable[[Ranges], Iterator[pa.RecordBatch]]
 
+ALIGNMENT_BYTES = 8  # of buffers, as the widest type of a frame's columns needs it
+
 
 class FrameDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     """What DuckDB takes for a dataset: `schema`, and `scanner` with the columns and the filter of a query.
@@ -38,11 +40,23 @@ class FrameDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         ranges = self._ranges()
         if filter is not None:
             ranges = narrow(ranges, filter)
-        return ds.Scanner.from_batches(self._read(ranges), schema=self._schema, columns=columns, filter=filter)
+        batches = map(aligned, self._read(ranges))
+        return ds.Scanner.from_batches(batches, schema=self._schema, columns=columns, filter=filter)
 
     def get_fragments(self, filter: Any = None) -> NoReturn:
         """A frame has no fragments."""
         raise NotImplementedError("a frame has no fragments")
+
+
+def aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch itself, or a copy if a buffer of it lies anywhere.
+
+    A batch lies where it was received. Arrow's engine copies such a buffer, too, and prints a warning for each of them.
+    """
+    buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None]
+    if all(buffer.address % ALIGNMENT_BYTES == 0 for buffer in buffers):
+        return batch
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 
 
 def relation_of(

@@ -15,6 +15,9 @@ from tinymq.client.work.worker import Wake, WorkerCore
 
 PREFETCHED_PER_HANDLER = 2  # of each partition, so that a handler that ends has its next job here
 
+UNLESS = "unless this was its last delivery"
+AGAIN = f"it is delivered again after the group's next pause (retry_ms), {UNLESS}"
+
 
 class WorkSource:
     """Implements Source (tinymq/client/serve/source.py), whose methods are documented there."""
@@ -60,7 +63,7 @@ class WorkSource:
             return "it becomes a dead letter"
         if isinstance(error, Retry):
             record.nack(error.delay, error.reason)
-            return "it is delivered again, unless this was its last delivery"
+            return AGAIN if error.delay is None else f"it is delivered again in {error.delay:g} s, {UNLESS}"
         policy = self._subscription.on_error
         if policy == "skip":
             record.ack()
@@ -68,7 +71,7 @@ class WorkSource:
         record.nack(error="".join(traceback.format_exception(error))[-ERROR_LENGTH_MAX:])
         if policy == "stop":
             raise error
-        return f"delivery {record.delivery} failed; it is delivered again, unless this was its last delivery"
+        return f"delivery {record.delivery} failed; {AGAIN}"
 
     def stop(self) -> None:
         self._worker.stop()
