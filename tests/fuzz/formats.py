@@ -304,10 +304,12 @@ def queue_calls() -> list[part.Command]:
     session, topic = b"s" * 16, b"t" * 16
     bury = part.BuryRecord(queue=queue, offset=3, message_id=session, topic_id=topic, headers=b"h")
     settle = part.SettleRecords(queue=queue, acked=acked, acked_in_order=acked, failed=failed)
+    stage = part.StageAcks(producer_id=1, number=2, queue=queue, session=session, acked=acked[16:])
     end = part.EndQueueSession(queue=queue, session=session, failed=failed, returned=acked)
     return [
         part.Command(open_session=part.OpenQueueSession(queue=queue, session=session)),
         part.Command(settle=settle),
+        part.Command(stage_acks=stage),
         part.Command(bury=bury),
         part.Command(raise_mark=part.RaiseGrantMark(queue=queue, granted_below=9)),
         part.Command(end_session=end),

@@ -73,6 +73,8 @@ NEW = {
     "tinymq.partition.v1.Command.stage_offset": (4, "it is another command"),
     "tinymq.partition.v1.Command.publish_offsets": (4, "it is another command"),
     "tinymq.partition.v1.State.staged_offsets": (4, "no transaction has an offset in the partition"),
+    "tinymq.partition.v1.Command.stage_acks": (4, "it is another command"),
+    "tinymq.partition.v1.State.staged_acks": (4, "no transaction has an ack in the partition"),
 }
 """By field that the base build does not have, of a message that it has: (feature level, what its absence means)."""
 
@@ -99,6 +101,9 @@ NEW_MESSAGES = {
     "tinymq.partition.v1.StageOffset": 4,
     "tinymq.partition.v1.PublishOffsets": 4,
     "tinymq.partition.v1.StagedOffsets": 4,
+    "tinymq.partition.v1.StageAcks": 4,
+    "tinymq.partition.v1.StagedAcks": 4,
+    "tinymq.partition.v1.AckedRecords": 4,
 }
 """By message that the base build does not have: the feature level from which on it is stored."""
 

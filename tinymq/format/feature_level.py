@@ -76,6 +76,7 @@ PARTITION_COMMANDS: Mapping[str, int] = {
     "note_copy": 2,
     "stage_offset": TRANSACTIONS_LEVEL,
     "publish_offsets": TRANSACTIONS_LEVEL,
+    "stage_acks": TRANSACTIONS_LEVEL,
 }
 """By the command's name in partition.proto's Command."""
 

@@ -95,6 +95,7 @@ class Command(_message.Message):
     NOTE_COPY_FIELD_NUMBER: _builtins.int
     STAGE_OFFSET_FIELD_NUMBER: _builtins.int
     PUBLISH_OFFSETS_FIELD_NUMBER: _builtins.int
+    STAGE_ACKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenChannel: ...
     @_builtins.property
@@ -149,6 +150,10 @@ class Command(_message.Message):
     def publish_offsets(self) -> Global___PublishOffsets:
         """feature level 4"""
 
+    @_builtins.property
+    def stage_acks(self) -> Global___StageAcks:
+        """feature level 4"""
+
     def __init__(
         self,
         *,
@@ -174,12 +179,13 @@ class Command(_message.Message):
         note_copy: Global___NoteMessageId | None = ...,
         stage_offset: Global___StageOffset | None = ...,
         publish_offsets: Global___PublishOffsets | None = ...,
+        stage_acks: Global___StageAcks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_copy", b"note_copy", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "publish_offsets", b"publish_offsets", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate", "stage_offset", b"stage_offset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_copy", b"note_copy", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "publish_offsets", b"publish_offsets", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate", "stage_acks", b"stage_acks", "stage_offset", b"stage_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_copy", b"note_copy", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "publish_offsets", b"publish_offsets", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate", "stage_offset", b"stage_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buried", b"buried", "bury", b"bury", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "drop", b"drop", "end_session", b"end_session", "hold", b"hold", "make", b"make", "move_start", b"move_start", "note_copy", b"note_copy", "note_message_id", b"note_message_id", "open", b"open", "open_session", b"open_session", "publish_offsets", b"publish_offsets", "raise_mark", b"raise_mark", "release", b"release", "remove_acknowledged", b"remove_acknowledged", "seek", b"seek", "settle", b"settle", "skip_duplicate", b"skip_duplicate", "stage_acks", b"stage_acks", "stage_offset", b"stage_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop", "note_message_id", "skip_duplicate", "settle", "open_session", "end_session", "raise_mark", "bury", "buried", "note_copy", "stage_offset", "publish_offsets"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "move_start", "hold", "release", "remove_acknowledged", "make", "drop", "note_message_id", "skip_duplicate", "settle", "open_session", "end_session", "raise_mark", "bury", "buried", "note_copy", "stage_offset", "publish_offsets", "stage_acks"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -609,9 +615,60 @@ class StageOffset(_message.Message):
 Global___StageOffset: _TypeAlias = StageOffset  # noqa: Y015
 
 @_typing.final
+class StageAcks(_message.Message):
+    """Acks of a queue group's worker that count when a transaction is committed. Until it has ended, no other command settles
+    the records. One record that is settled, is being buried, or has a staged ack already refuses the whole command.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    ACKED_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    """the first three name the transaction"""
+    number: _builtins.int
+    epoch: _builtins.int
+    coordinator: _builtins.int
+    """number of the partition of __coordinator that has the transaction"""
+    place: _builtins.int
+    """among the transaction's StageAcks in this partition, from 0, without gaps"""
+    session: _builtins.bytes
+    """of the worker, 16 bytes"""
+    acked: _builtins.bytes
+    """as in SettleRecords, in order"""
+    @_builtins.property
+    def queue(self) -> Global___QueueRef: ...
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        number: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        coordinator: _builtins.int = ...,
+        place: _builtins.int = ...,
+        queue: Global___QueueRef | None = ...,
+        session: _builtins.bytes = ...,
+        acked: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "coordinator", b"coordinator", "epoch", b"epoch", "number", b"number", "place", b"place", "producer_id", b"producer_id", "queue", b"queue", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StageAcks: _TypeAlias = StageAcks  # noqa: Y015
+
+@_typing.final
 class PublishOffsets(_message.Message):
-    """Moves the cursors to the offsets of a committed transaction that has no batches in this partition. If it has any, its
-    PUBLISH entry moves the cursors. A cursor that was sought or made again since the staging stays where it is.
+    """Moves the cursors to the offsets of a committed transaction that has no batches in this partition, and settles the
+    records that it acks. If it has any batches, its PUBLISH entry does this. A cursor that was sought or made again since
+    the staging stays where it is.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -975,6 +1032,7 @@ class State(_message.Message):
     STAGED_FIELD_NUMBER: _builtins.int
     PUBLISHED_FIELD_NUMBER: _builtins.int
     STAGED_OFFSETS_FIELD_NUMBER: _builtins.int
+    STAGED_ACKS_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
     last_number: _builtins.int
     """the newest number or generation of a cursor"""
@@ -1028,6 +1086,10 @@ class State(_message.Message):
     def staged_offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedOffsets]:
         """by the first offset of each transaction; bounded"""
 
+    @_builtins.property
+    def staged_acks(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedAcks]:
+        """by the first command of each transaction; bounded"""
+
     def __init__(
         self,
         *,
@@ -1050,10 +1112,11 @@ class State(_message.Message):
         staged: _builtins.bytes = ...,
         published: _builtins.bytes = ...,
         staged_offsets: _abc.Iterable[Global___StagedOffsets] | None = ...,
+        staged_acks: _abc.Iterable[Global___StagedAcks] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message", "channels", b"channels", "copy_ids", b"copy_ids", "copy_ids_from", b"copy_ids_from", "delayed", b"delayed", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "published", b"published", "queue_groups", b"queue_groups", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "staged", b"staged", "staged_offsets", b"staged_offsets", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_copy", b"awaited_copy", "awaited_message", b"awaited_message", "channels", b"channels", "copy_ids", b"copy_ids", "copy_ids_from", b"copy_ids_from", "delayed", b"delayed", "holds", b"holds", "last_append_us", b"last_append_us", "last_number", b"last_number", "log_start", b"log_start", "message_ids", b"message_ids", "published", b"published", "queue_groups", b"queue_groups", "recoveries", b"recoveries", "recovery_epoch", b"recovery_epoch", "retention_marks", b"retention_marks", "staged", b"staged", "staged_acks", b"staged_acks", "staged_offsets", b"staged_offsets", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1098,6 +1161,72 @@ class StagedOffsets(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StagedOffsets: _TypeAlias = StagedOffsets  # noqa: Y015
+
+@_typing.final
+class StagedAcks(_message.Message):
+    """The acks that one transaction has staged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    COMMANDS_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    number: _builtins.int
+    epoch: _builtins.int
+    coordinator: _builtins.int
+    @_builtins.property
+    def commands(self) -> _containers.RepeatedCompositeFieldContainer[Global___AckedRecords]:
+        """the StageAcks that took effect, in their order, at least 1"""
+
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        number: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        coordinator: _builtins.int = ...,
+        commands: _abc.Iterable[Global___AckedRecords] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "coordinator", b"coordinator", "epoch", b"epoch", "number", b"number", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagedAcks: _TypeAlias = StagedAcks  # noqa: Y015
+
+@_typing.final
+class AckedRecords(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    ACKED_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    generation: _builtins.int
+    """of the group's cursor. After a seek there is another one, and these acks settle nothing"""
+    session: _builtins.bytes
+    acked: _builtins.bytes
+    """as in StageAcks"""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        session: _builtins.bytes = ...,
+        acked: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "generation", b"generation", "group", b"group", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AckedRecords: _TypeAlias = AckedRecords  # noqa: Y015
 
 @_typing.final
 class AwaitedMessage(_message.Message):

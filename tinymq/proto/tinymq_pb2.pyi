@@ -1825,7 +1825,7 @@ class AddPartitionsRequest(_message.Message):
 
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]:
-        """only for ChannelStage: `read` on their topics suffices"""
+        """only for ChannelStage and ChannelStageAcks: `read` on their topics suffices"""
 
     def __init__(
         self,
@@ -1854,7 +1854,7 @@ class TransactionPartition(_message.Message):
     partition: _builtins.int
     """must be set"""
     batches: _builtins.int
-    """CommitTransaction: how many batches and ChannelStages the owner has sent there"""
+    """CommitTransaction: how many batches, ChannelStages and ChannelStageAcks the owner has sent there"""
     def __init__(
         self,
         *,
@@ -3099,6 +3099,7 @@ class ChannelCommand(_message.Message):
     DELETE_FIELD_NUMBER: _builtins.int
     CONSUME_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
+    STAGE_ACKS_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
@@ -3120,6 +3121,8 @@ class ChannelCommand(_message.Message):
     def consume(self) -> Global___ChannelConsume: ...
     @_builtins.property
     def stage(self) -> Global___ChannelStage: ...
+    @_builtins.property
+    def stage_acks(self) -> Global___ChannelStageAcks: ...
     def __init__(
         self,
         *,
@@ -3131,16 +3134,17 @@ class ChannelCommand(_message.Message):
         delete: Global___ChannelDelete | None = ...,
         consume: Global___ChannelConsume | None = ...,
         stage: Global___ChannelStage | None = ...,
+        stage_acks: Global___ChannelStageAcks | None = ...,
         kind: _builtins.int = ...,
         group_id: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "partition", b"partition", "seek", b"seek", "stage", b"stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "partition", b"partition", "seek", b"seek", "stage", b"stage", "stage_acks", b"stage_acks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "channel", b"channel", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "group_id", b"group_id", "kind", b"kind", "open", b"open", "partition", b"partition", "seek", b"seek", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "channel", b"channel", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "group_id", b"group_id", "kind", b"kind", "open", b"open", "partition", b"partition", "seek", b"seek", "stage", b"stage", "stage_acks", b"stage_acks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "stage"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume", "stage", "stage_acks"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
@@ -3244,6 +3248,42 @@ class ChannelStage(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChannelStage: _TypeAlias = ChannelStage  # noqa: Y015
+
+@_typing.final
+class ChannelStageAcks(_message.Message):
+    """The acks of a queue group's worker that count when a transaction is committed, for jobs that the worker holds: all of
+    them, or none. When its session ends, the leader has the transaction rolled back if it is still open.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    session: _builtins.bytes
+    """of the worker's attachment to this partition"""
+    @_builtins.property
+    def grants(self) -> Global___Grants:
+        """1 to 10,000"""
+
+    @_builtins.property
+    def transaction(self) -> Global___BatchTransaction:
+        """`number`: of the ChannelStageAcks of this transaction and partition, from 0"""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.bytes = ...,
+        grants: Global___Grants | None = ...,
+        transaction: Global___BatchTransaction | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "session", b"session", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelStageAcks: _TypeAlias = ChannelStageAcks  # noqa: Y015
 
 @_typing.final
 class ChannelSeek(_message.Message):
@@ -6098,14 +6138,17 @@ class GroupStory(_message.Message):
     DEAD_OFFSET_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     group: _builtins.str
     kind: _builtins.str
     """channel, stream, queue"""
     state: _builtins.str
-    """read, unread; of a queue group: free, leased, waiting, given up, burying, buried, settled"""
+    """read, unread; of a queue group: free, leased, waiting, given up, burying, buried, settled,"""
     position: _builtins.int
-    """of the group's cursor"""
+    """staged: a transaction has its ack
+    of the group's cursor
+    """
     deliveries: _builtins.int
     """that failed"""
     returns: _builtins.int
@@ -6128,6 +6171,10 @@ class GroupStory(_message.Message):
     """why it was given up"""
     blocked: _builtins.str
     """why its burial does not go on"""
+    @_builtins.property
+    def transaction(self) -> Global___TransactionRef:
+        """that has its ack; of a record that is staged"""
+
     def __init__(
         self,
         *,
@@ -6149,10 +6196,11 @@ class GroupStory(_message.Message):
         dead_offset: _builtins.int | None = ...,
         reason: _builtins.str = ...,
         blocked: _builtins.str = ...,
+        transaction: Global___TransactionRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_offset", b"_dead_offset", "dead_offset", b"dead_offset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_offset", b"_dead_offset", "dead_offset", b"dead_offset", "transaction", b"transaction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_offset", b"_dead_offset", "blocked", b"blocked", "dead_offset", b"dead_offset", "dead_partition", b"dead_partition", "dead_topic", b"dead_topic", "deliveries", b"deliveries", "failed_by", b"failed_by", "failure", b"failure", "group", b"group", "kind", b"kind", "lease_left_ms", b"lease_left_ms", "offset", b"offset", "position", b"position", "reason", b"reason", "returns", b"returns", "started", b"started", "state", b"state", "wait_ms", b"wait_ms", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_offset", b"_dead_offset", "blocked", b"blocked", "dead_offset", b"dead_offset", "dead_partition", b"dead_partition", "dead_topic", b"dead_topic", "deliveries", b"deliveries", "failed_by", b"failed_by", "failure", b"failure", "group", b"group", "kind", b"kind", "lease_left_ms", b"lease_left_ms", "offset", b"offset", "position", b"position", "reason", b"reason", "returns", b"returns", "started", b"started", "state", b"state", "transaction", b"transaction", "wait_ms", b"wait_ms", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_offset: _TypeAlias = _typing.Literal["dead_offset"]  # noqa: Y015
     _WhichOneofArgType__dead_offset: _TypeAlias = _typing.Literal["_dead_offset", b"_dead_offset"]  # noqa: Y015

@@ -58,7 +58,7 @@ def keys_are_settled_in_any_order(p: Patches) -> None:
 
 @mutant("queue groups: only its burial settles a record that is being buried", test=f"{LIVES}random_lives")
 def burials_do_not_block(p: Patches) -> None:
-    p.replace(QueueGroup.free_of_burials, lambda self, start, end, refused: [(start, end)] if start < end else [])
+    p.replace(QueueGroup.without_taken, lambda self, start, end, refused: [(start, end)] if start < end else [])
 
 
 @mutant("queue groups: a burial outlives a seek", test=f"{LIVES}random_lives")

@@ -12,38 +12,24 @@ are visible exactly if it was committed, another search shows (transaction_world
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from tests.broker.transactions.staged_world import INPUT, TIMEOUT_US, Message, StagedWorld, id_of, is_open
 from tests.broker.transactions.transaction_world import carry_out, machine
 from tests.broker.values import Applied, makes
-from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import StagedBatch, StagedEntry, TransactionId
 from tinymq.broker.state.state import PartitionState
-from tinymq.broker.transactions import rules
-from tinymq.broker.transactions.commands import (
-    Abort,
-    Add,
-    Begin,
-    Commit,
-    Confirm,
-    IdCommand,
-    Register,
-    TimeOut,
-    pack_command,
-)
-from tinymq.broker.transactions.rules import Refusal, Standing
-from tinymq.broker.transactions.staging import OFFSETS_WRITER, EndStep, Question, Staging, Step
+from tinymq.broker.transactions.commands import Abort, Add, Begin, Register, TimeOut, pack_command
+from tinymq.broker.transactions.staging import OFFSETS_WRITER, Question, Staging
 from tinymq.broker.transactions.transactional_id import Phase, TransactionalId
 from tinymq.format.entry import Kind
 from tinymq.format.transactional import TRANSACTIONAL_VERSION, TransactionName, pack_discard
 from tinymq.proto import partition_pb2 as pb
 
-INPUT = PartitionId(b"i" * 16, 0)
 GROUP, GROUP_ID = "enricher", 1
-TIMEOUT_US = 60
 
 
 @dataclass(frozen=True)
@@ -83,14 +69,6 @@ class Member(NamedTuple):
     begun: int = 0  # transactions
 
 
-class Message(NamedTuple):
-    """What is on its way, and may arrive late."""
-
-    kind: str  # to the partition: "stage", "answer", "end"; to the coordinator: "commit", "counted"
-    transaction: TransactionId
-    detail: Any = None
-
-
 class State(NamedTuple):
     """One state of the world."""
 
@@ -99,7 +77,6 @@ class State(NamedTuple):
     tail: tuple[Entry, ...]  # of the present leader
     asked: tuple[tuple[TransactionId, int], ...]
     waiting: tuple[Entry, ...]  # staged offsets, for an answer of the coordinator
-    serial: int
     members: tuple[Member, ...]
     net: frozenset[tuple[Message, int]]
     outputs: tuple[tuple[TransactionId, int], ...]  # the record that each transaction handled
@@ -120,17 +97,11 @@ def first(scope: OffsetScope) -> State:
         tail=(),
         asked=(),
         waiting=(),
-        serial=0,
         members=members,
         net=frozenset(),
         outputs=(),
         decided=(),
     )
-
-
-def id_of(number: int) -> str:
-    """The transactional id of a member, whose producer id is `number` + 1."""
-    return f"member-{number}"
 
 
 @lru_cache(100_000)
@@ -168,17 +139,15 @@ def append(partition: Applied, entry: Entry) -> None:
         partition.add(Kind.DISCARD, pack_discard(name), version=TRANSACTIONAL_VERSION)
 
 
-def is_open(coordinator: bytes, transaction: TransactionId) -> bool:
-    return machine(coordinator).standing(transaction, INPUT) is Standing.OPEN
-
-
 def settles(state: State, partition: PartitionState) -> list[TransactionId]:
     """The transactions that have to be over before an owner of the partition gets its position."""
     return partition.transactions_of(GROUP)
 
 
-class OffsetWorld:
+class OffsetWorld(StagedWorld):
     """The steps that can happen in a scope."""
+
+    writer = OFFSETS_WRITER
 
     def __init__(self, scope: OffsetScope) -> None:
         self.scope = scope
@@ -205,6 +174,9 @@ class OffsetWorld:
             yield from self._arrive(state, message)
         yield from self._coordinator(state)
         yield from self._partition(state)
+
+    def end_entry(self, transaction: TransactionId, publish: bool) -> Entry:
+        return Entry("end", 0, transaction, publish=publish)
 
     def applied(self, state: State) -> PartitionState:
         return applied(state.log, self.scope.records)
@@ -282,82 +254,7 @@ class OffsetWorld:
                 ended, _ = self._decide(state, id_of(transaction.producer_id - 1), Abort(transaction))
             yield from self._told(ended, transaction, f"the leader asks to end {transaction}")
 
-    # ---- messages
-
-    def _arrive(self, state: State, message: Message) -> Iterator[tuple[str, State]]:
-        net = dict(state.net)
-        net[message] -= 1
-        if not net[message]:
-            del net[message]
-        state = state._replace(net=frozenset(net.items()))
-        transaction, called = message.transaction, f"{message.kind} of {message.transaction}"
-        if message.kind == "stage":
-            yield called, self._judge(state, [message.detail])
-        elif message.kind == "answer":
-            serial, is_open = message.detail
-            mine = [each for each in state.waiting if each.transaction == transaction]
-            rest = tuple(each for each in state.waiting if each.transaction != transaction)
-            counts = (transaction, serial) in state.asked
-            yield called, self._judge(state._replace(waiting=rest), mine, serial if counts else -1, is_open)
-        elif message.kind == "end":
-            yield called, self._end(state, transaction, message.detail)
-        elif message.kind == "commit":  # the coordinator asks the leader
-            held = self._staging(state)[0].held(transaction)
-            yield called, self._send(state, Message("counted", transaction, held), 1)
-        elif message.kind == "counted":
-            name = id_of(transaction.producer_id - 1)
-            yield called, self._decide(state, name, Commit(transaction, {INPUT: 1}, {INPUT: message.detail}))[0]
-
-    def _judge(self, state: State, staged: Sequence[Entry], serial: int = -1, is_open: bool = False) -> State:
-        for entry in staged:
-            assert entry.transaction is not None
-            staging, questions = self._staging(state)
-            batch = StagedBatch(entry.transaction, OFFSETS_WRITER, 0)
-            step = staging.judge(batch, questions.get(serial), is_open=is_open)
-            if step is Step.APPEND:
-                state = state._replace(tail=(*state.tail, entry))
-            elif step in (Step.ASK, Step.WAIT):
-                state = state._replace(waiting=tuple(sorted({*state.waiting, entry})))
-                if step is Step.ASK:
-                    state = self._ask(state, entry.transaction)
-        staging, questions = self._staging(state)
-        if serial in questions:
-            staging.answered(questions[serial])
-        return state._replace(asked=_kept(state, staging, questions))
-
-    def _ask(self, state: State, transaction: TransactionId) -> State:
-        serial = state.serial + 1
-        others = tuple(each for each in state.asked if each[0] != transaction)
-        asking = state._replace(asked=tuple(sorted((*others, (transaction, serial)))), serial=serial)
-        answer = Message("answer", transaction, (serial, is_open(state.coordinator, transaction)))
-        return self._send(asking, answer, 1)
-
-    def _end(self, state: State, transaction: TransactionId, publish: bool) -> State:
-        staging, questions = self._staging(state)
-        step = staging.judge_end(transaction)
-        state = state._replace(asked=_kept(state, staging, questions))
-        if step is EndStep.APPEND:
-            return state._replace(tail=(*state.tail, Entry("end", 0, transaction, publish=publish)))
-        return self._confirm(state, transaction) if step is EndStep.CONFIRM else state
-
-    def _told(self, state: State, transaction: TransactionId, called: str) -> Iterator[tuple[str, State]]:
-        """The coordinator answers the partition, which ends what is decided."""
-        answer = machine(state.coordinator).standing(transaction, INPUT)
-        message = Message("end", transaction, answer is Standing.PUBLISH)
-        if answer in (Standing.PUBLISH, Standing.DISCARD) and message not in dict(state.net):
-            yield f"{called}: {answer.value}", self._send(state, message, 1)
-
     # ---- the coordinator and the leader
-
-    def _coordinator(self, state: State) -> Iterator[tuple[str, State]]:
-        for name, known in machine(state.coordinator).states.items():
-            if known.open is not None and state.timeouts < self.scope.timeouts:
-                late = state._replace(timeouts=state.timeouts + 1)
-                yield f"time-out of {name}", self._decide(late, name, TimeOut(), now_us=TIMEOUT_US)[0]
-            for end in rules.ends(known):
-                message = Message("end", end.transaction, end.publish)
-                if message not in dict(state.net):
-                    yield f"the coordinator ends {end.transaction}", self._send(state, message, 1)
 
     def _partition(self, state: State) -> Iterator[tuple[str, State]]:
         if state.tail:
@@ -372,16 +269,12 @@ class OffsetWorld:
                 log = (*state.log, *state.tail[:kept])
                 after = state._replace(log=log, tail=(), asked=(), waiting=(), elections=state.elections + 1)
                 yield "a new leader", after
-        for transaction in self._staging(state)[0].undecided():
+        for transaction in self.staging(state)[0].undecided():
             yield from self._told(state, transaction, f"the leader asks about {transaction}")
-
-    def _confirm(self, state: State, transaction: TransactionId) -> State:
-        name = id_of(transaction.producer_id - 1)
-        return self._decide(state, name, Confirm(transaction, frozenset({INPUT})))[0]
 
     # ---- parts of states
 
-    def _staging(self, state: State) -> tuple[Staging, dict[int, Question]]:
+    def staging(self, state: State) -> tuple[Staging, dict[int, Question]]:
         """The leader's decisions, as they are with this log, tail and open questions."""
         partition = self.applied(state)
         staging = Staging(partition.staged, partition.staged_offsets)
@@ -393,30 +286,7 @@ class OffsetWorld:
                 staging.appended(batch, StagedEntry(index, 0, 0, 0, 0))
         return staging, {serial: staging.ask(transaction) for transaction, serial in state.asked}
 
-    def _decide(
-        self, state: State, name: str, command: IdCommand, now_us: int = 0
-    ) -> tuple[State, TransactionalId | Refusal | None]:
-        """Have the coordinator replicate a command, and note its decision."""
-        coordinator, (_, result) = carry_out(state.coordinator, pack_command(name, command), now_us)
-        outcome = result.outcome if isinstance(result, TransactionalId) else None
-        decided = state.decided
-        if outcome is not None and (outcome.transaction, outcome.phase) not in decided:
-            decided = (*decided, (outcome.transaction, outcome.phase))
-        return state._replace(coordinator=coordinator, decided=decided), result
-
-    @staticmethod
-    def _send(state: State, message: Message, deliveries: int) -> State:
-        return state._replace(net=frozenset({**dict(state.net), message: deliveries}.items()))
-
     @staticmethod
     def _with(state: State, member: Member) -> State:
         members = tuple(member if each.number == member.number else each for each in state.members)
         return state._replace(members=members)
-
-
-def _kept(state: State, staging: Staging, questions: Mapping[int, Question]) -> tuple[tuple[TransactionId, int], ...]:
-    return tuple(
-        (transaction, serial)
-        for transaction, serial in state.asked
-        if staging.asked.get(transaction) == questions[serial]
-    )

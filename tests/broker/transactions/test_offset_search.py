@@ -124,7 +124,10 @@ def _published_by_newest(cursor: Cursor, commit: pb.Commit, now_us: int) -> Curs
 
 def _count_appended(self: Staging, transaction: TransactionId) -> int:
     tail = self._tails.get(transaction)
-    return self._offsets.held(transaction) + (0 if tail is None else len(tail.entries))
+    return _count_applied(self, transaction) + (0 if tail is None else len(tail.entries))
+
+
+_count_applied = Staging.held
 
 
 def _move_at_once(self: Cursors, commit: pb.Commit, bounds: Any) -> None:

@@ -17,9 +17,10 @@ from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
 from tinymq.broker.state.cursor import Cursor, CursorKind
 from tinymq.broker.state.queue_group import REJECTED
+from tinymq.broker.state.staged import TransactionId
 
 UNREAD, READ = "unread", "read"  # of channels and stream groups: by the cursor alone
-FREE, LEASED, WAITING = "free", "leased", "waiting"
+FREE, LEASED, WAITING, STAGED = "free", "leased", "waiting", "staged"
 GIVEN_UP, BURYING, BURIED, SETTLED = "given up", "burying", "buried", "settled"
 
 
@@ -51,6 +52,7 @@ class GroupStory:
     dead_offset: int | None = None
     reason: str = ""  # why the group gave the record up
     blocked: str = ""  # why the burial makes no progress
+    transaction: TransactionId | None = None  # that has the ack of the record, and is not over
 
 
 Remember = Callable[[Partition, str, int], RecordMemory | None]
@@ -83,6 +85,9 @@ class Stories:
             return story
         group = partition.state.queue_groups.by_name[name]
         burial = group.burials.get(offset)
+        staged = group.staged.get(offset)
+        if staged is not None:
+            return replace(story, state=STAGED, transaction=staged)
         if burial is not None:
             reason = by_name(unpack_headers(burial.headers)).get(REASON, b"").decode("utf-8", "replace")
             topic = self._broker.registry.get_topic_by_id(TopicId(burial.topic_id))

@@ -25,6 +25,10 @@ class LeaseProposals:
             self._acks += proposal.acks
             self._charges += proposal.charges
 
+    def block(self, proposal: Proposal) -> None:
+        """Grant none of the records of a proposal that is appended already."""
+        self.pending.update(proposal.blocked)
+
     def ack(self, offset: int) -> None:
         """Propose to settle a record. A turn of the loop brings many acks, so this makes no Proposal for each."""
         self.pending.add(offset)

@@ -138,7 +138,8 @@ class Proposal(NamedTuple):
     ends: bytes = b""  # id of a session that ends, together with `charges` and `returned`
     returned: tuple[int, ...] = ()  # offsets that the ended session held and had not started
     granted_below: int = 0  # new mark; 0: the mark stays
+    staged: tuple[int, ...] = ()  # offsets whose acks a transaction stages; its command is appended already
 
     @property
     def blocked(self) -> tuple[int, ...]:
-        return (*self.acks, *(charge.offset for charge in self.charges), *self.returned)
+        return (*self.acks, *(charge.offset for charge in self.charges), *self.returned, *self.staged)

@@ -5,7 +5,7 @@ mark below which records may have been granted, settlements and charges. It gran
 mark, and only to a session that is applied. So the next leader knows every worker that it has to wait for, and every
 record that those workers may hold.
 
-A record is in one state: settled, being buried, leased, in an unapplied proposal, delayed after a failure, or free.
+A record is in one state: settled, staged, being buried, leased, in an unapplied proposal, delayed, or free.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class QueueLeases:
         self._mark_proposed = group.granted_below
         self._free: list[int] = []  # heap of offsets that may be free: `_take` checks each again
         self._waiting: list[tuple[int, int]] = []  # heap of (append time from which it may be granted, offset)
-        # Any record below the last leader's mark may be leased. Which ones is known once every worker has attached.
+        # Any record below the last leader's mark may be leased: which ones is known once every worker has attached.
         self._unknown_from, self._unknown_below = position, max(position, group.granted_below)
         self.absent = set(group.sessions)
         self._rejoin_until_s = now_s + settings.rejoin_s
@@ -158,7 +158,7 @@ class QueueLeases:
         if self.keys is not None and self.waits:
             return []  # a worker that has not attached yet may hold an earlier record of any key
         granted, group, position = list[Grant](), self._group, self._applied.position  # nothing is applied in this loop
-        while len(granted) < most and len(self.leases) < self._settings.leased_max:
+        while len(granted) < most and len(self.leases) + len(group.staged) < self._settings.leased_max:
             offset = self._take(end, now_us, has_room, group, position)
             if offset is None:
                 break
@@ -237,8 +237,7 @@ class QueueLeases:
 
     def take_dead(self) -> list[tuple[int, Failure]]:
         """The dead records whose burial is not under way, the oldest first."""
-        found = self.dead.take(self._group, self._is_open)
-        return [(offset, failure) for offset, failure in found if offset not in self._proposals.pending]
+        return [each for each in self.dead.take(self._group, self._is_open) if each[0] not in self._proposals.pending]
 
     @property
     def _group(self) -> QueueGroup:
@@ -280,15 +279,17 @@ class QueueLeases:
 
     def ack(self, session: bytes, connection: int, grant: Grant, now_s: float) -> SettlementResult:
         """Settle a record that its worker has processed. An ack of an older grant counts if no newer one is leased."""
-        verdict = self._judge(session, connection, grant, now_s)
-        if verdict is not None:
-            return verdict
+        verdict = self.judge_ack(session, grant) if self.hear(session, connection, now_s) else SettlementResult.LATER
+        if verdict is None:
+            self.leases.pop(grant.offset, None)
+            self._proposals.ack(grant.offset)
+        return verdict or SettlementResult.PROPOSED
+
+    def judge_ack(self, session: bytes, grant: Grant) -> SettlementResult | None:
+        """The verdict on an ack of an attached worker; None: carry it out."""
         lease = self.leases.get(grant.offset)
-        if lease is not None and (lease.session != session or lease.grant[1:3] != grant[1:3]):
-            return SettlementResult.LOST
-        self.leases.pop(grant.offset, None)
-        self._proposals.ack(grant.offset)
-        return SettlementResult.PROPOSED
+        newer = lease is not None and (lease.session != session or lease.grant[1:3] != grant[1:3])
+        return self._judge_grant(grant) or (SettlementResult.LOST if newer else None)
 
     def nack(self, session: bytes, connection: int, grant: Grant, delay_ms: int, now_s: float) -> SettlementResult:
         """Charge a failed delivery: the record is granted again after `delay_ms`. Only the newest grant counts."""
@@ -309,12 +310,10 @@ class QueueLeases:
     def release(self, session: bytes, connection: int, grant: Grant, now_s: float) -> SettlementResult:
         """Free a record that its worker gives back unstarted."""
         verdict = self._judge(session, connection, grant, now_s) or self.check_newest(session, grant)
-        if verdict is None and self.leases[grant.offset].started:
-            verdict = SettlementResult.LOST
-        if verdict is not None:
-            return verdict
-        self.take_back(grant.offset)
-        return SettlementResult.DONE
+        if verdict is None and not self.leases[grant.offset].started:
+            self.take_back(grant.offset)
+            return SettlementResult.DONE
+        return verdict or SettlementResult.LOST
 
     def extend(self, session: bytes, connection: int, grant: Grant, started: bool, now_s: float) -> SettlementResult:
         """Extend the lease of a record, because its worker still processes it or begins to (`started`)."""
@@ -329,13 +328,14 @@ class QueueLeases:
 
     def _judge(self, session: bytes, connection: int, grant: Grant, now_s: float) -> SettlementResult | None:
         """The verdict that is the same for every kind of settlement; None: carry the settlement out."""
-        if not self.hear(session, connection, now_s):
-            return SettlementResult.LATER
+        return self._judge_grant(grant) if self.hear(session, connection, now_s) else SettlementResult.LATER
+
+    def _judge_grant(self, grant: Grant) -> SettlementResult | None:
         if grant.era != self.era:
             return SettlementResult.LOST
         if self.is_settled(grant.offset):
             return SettlementResult.DONE
-        if grant.offset in self._group.burials:
+        if grant.offset in self._group.burials or grant.offset in self._group.staged:
             return SettlementResult.LOST
         # Another settlement of this record, or a charge, is under way: its outcome decides about this one.
         return SettlementResult.LATER if grant.offset in self._proposals.pending else None
@@ -373,18 +373,25 @@ class QueueLeases:
         """The proposals to append now, in this order."""
         return self._proposals.take(self.era)
 
+    def block(self, proposal: Proposal) -> None:
+        """Grant none of the records of a proposal that is appended already."""
+        self._proposals.block(proposal)
+
     def applied(self, proposal: Proposal) -> None:
         """Note that a proposal is applied, or was refused. Its records are free again, except the settled ones."""
         self._proposals.applied(proposal)
         self._opening.discard(proposal.opens)
         self._ending.discard(proposal.ends)
-        group, position = self._group, self._applied.position
         for offset in proposal.blocked:
-            if group.is_open(offset, position):
-                self.offer(offset)
-            elif self.keys and self.is_settled(offset) and (following := self.keys.settled(offset)) is not None:
-                heapq.heappush(self._free, following)
-        self.dead.note((charge.offset for charge in proposal.charges), self._group)
+            self._let_go(offset)
+        self.dead.note((*(charge.offset for charge in proposal.charges), *proposal.staged), self._group)
+
+    def _let_go(self, offset: int) -> None:
+        """Go on with a record that nothing blocks any more: offer it again, or the next one of its key."""
+        if self._is_open(offset):
+            self.offer(offset)
+        elif self.keys and self.is_settled(offset) and (following := self.keys.settled(offset)) is not None:
+            heapq.heappush(self._free, following)
 
     def begin_era(self, history: int) -> list[tuple[bytes, Grant]]:
         """Begin a new era, after a seek or after the group was made again. Returns the grants that are lost."""

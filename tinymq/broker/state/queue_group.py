@@ -1,10 +1,10 @@
 """One queue group's replicated state in a partition, and the pure rules of its commands.
 
 The group's cursor (tinymq/broker/state/cursor.py) is the offset below which every record is settled. This state has
-what differs above it: records that are settled out of order, deliveries that failed, records that are being buried, the
-ids of the workers' sessions, and the mark below which records may have been granted. Leases are not part of it: they
-are in the memory of the partition's leader. A delivery therefore costs no entry of the log, and a batch of acks costs
-one.
+what differs above it: records that are settled out of order, acks that wait for the end of a transaction, deliveries
+that failed, records that are being buried, the ids of the workers' sessions, and the mark below which records may have
+been granted. Leases are not part of it: they are in the memory of the partition's leader. A delivery therefore costs no
+entry of the log, and a batch of acks costs one.
 
 A deposed leader does not know that it is deposed, and messages may arrive late or twice. So each rule ignores a command
 that is a repeat, comes too late, or was decided before a seek.
@@ -13,9 +13,12 @@ that is a repeat, comes too late, or was decided before a seek.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from tinymq.base.errors import LeaseLost, QuotaExceeded
+from tinymq.broker.state.staged import TransactionId
 
 # Part of the replicated behaviour, not settings: replicas with different values would compute different states.
 RANGES_MAX = 20_000  # ranges that are settled out of order; leaders stop granting long before
@@ -143,18 +146,24 @@ class QueueGroup:
     burials: dict[int, Burial] = field(default_factory=dict)  # by offset, in the order in which they began
     sessions: dict[bytes, None] = field(default_factory=dict)  # session ids, in the order in which they began
     granted_below: int = 0  # the mark: no record at or above this offset was ever granted
+    staged: Mapping[int, TransactionId] = field(default_factory=dict)
+    """By offset: the transaction whose decision settles the record, or gives it back. Each change makes a new mapping:
+    a leader sees by its identity whether there was one. Invariant: `settled` has room for a range for each."""
 
     @property
     def state_bytes(self) -> int:
         """How much of STATE_BYTES_MAX this group's state uses, in bytes."""
         buried = sum(100 + len(burial.headers) for burial in self.burials.values())
-        return 16 * len(self.settled) + 24 * len(self.failures) + SESSION_BYTES * len(self.sessions) + buried
+        ranges = len(self.settled) + len(self.staged)
+        return 16 * ranges + 24 * len(self.failures) + SESSION_BYTES * len(self.sessions) + buried
 
     def sought(self, generation: int, position: int) -> None:
-        """Follow a seek of the cursor to `position`: all records from there on count as never delivered."""
+        """Follow a seek of the cursor to `position`: all records from there on count as never delivered. Staged acks
+        settle nothing any more, as if their transactions had ended before the seek."""
         self.generation = generation
         self.settled.clear()
         self.failures.clear()
+        self.staged = {}
         # Grants of the old generation end, and their records may be granted again at once.
         self.granted_below = position
 
@@ -163,8 +172,11 @@ class QueueGroup:
         return offset < position or offset in self.settled
 
     def is_open(self, offset: int, position: int) -> bool:
-        """Whether the record is neither settled nor being buried. `position` is that of the group's cursor."""
-        return offset >= position and offset not in self.settled and offset not in self.burials
+        """Whether a worker may get or settle the record: it is not settled, no transaction has its ack, and it is not
+        being buried. `position` is that of the group's cursor."""
+        if offset < position or offset in self.settled:
+            return False
+        return offset not in self.burials and offset not in self.staged
 
     def ack(self, acks: Iterable[Ack], context: EntryContext) -> tuple[int, list[Span]]:
         """Settle records. Returns the cursor's new position, and the refused ranges, whose workers get LeaseLost.
@@ -176,7 +188,7 @@ class QueueGroup:
             if ack.prior is not None and not self.is_settled(ack.prior, position):
                 refused.append((ack.start, ack.end))  # a later record of a key is not settled before an earlier one
                 continue
-            for start, end in self.free_of_burials(max(ack.start, position), min(ack.end, context.end), refused):
+            for start, end in self.without_taken(max(ack.start, position), min(ack.end, context.end), refused):
                 if not self._has_room_for_range(start, end, context) and start > position:
                     refused.append((start, end))
                     continue
@@ -190,17 +202,47 @@ class QueueGroup:
     def _has_room_for_range(self, start: int, end: int, context: EntryContext) -> bool:
         if self.settled.touches(start, end):
             return True  # the new range merges with one that is there
-        return context.has_room and len(self.settled) < RANGES_MAX
+        return context.has_room and len(self.settled) + len(self.staged) < RANGES_MAX
 
-    def free_of_burials(self, start: int, end: int, refused: list[Span]) -> Iterator[Span]:
-        """The parts of a range without the records that are being buried, which only their burials may settle."""
-        for offset in sorted(offset for offset in self.burials if start <= offset < end):
+    def without_taken(self, start: int, end: int, refused: list[Span]) -> Iterator[Span]:
+        """The parts of a range without the records that only their burials or their transactions may settle."""
+        for offset in sorted(offset for offset in (*self.burials, *self.staged) if start <= offset < end):
             refused.append((offset, offset + 1))
             if start < offset:
                 yield start, offset
             start = offset + 1
         if start < end:
             yield start, end
+
+    def check_stage(self, spans: Iterable[Span], context: EntryContext) -> None:
+        """Raise LeaseLost unless a transaction may settle all these records, QuotaExceeded if there is no room."""
+        count = 0
+        for start, end in spans:
+            if not context.position <= start < end <= context.end:
+                raise LeaseLost("a record is settled already, or was removed")
+            for offset in range(start, end):
+                if not self.is_open(offset, context.position):
+                    raise LeaseLost(f"the record at {offset} is settled, is being buried, or has a staged ack")
+            count += end - start
+        if not context.has_room or len(self.settled) + len(self.staged) + count > RANGES_MAX:
+            hint = "end transactions that are open"
+            raise QuotaExceeded("the group has too many settled and staged ranges in the partition", hint=hint)
+
+    def stage(self, transaction: TransactionId, spans: Iterable[Span]) -> None:
+        """Leave it to the decision of a transaction whether these records are settled. They passed `check_stage`."""
+        offsets = [offset for start, end in spans for offset in range(start, end)]
+        self.staged = {**self.staged, **dict.fromkeys(offsets, transaction)}
+
+    def end_staged(self, spans: Iterable[Span], position: int, *, settle: bool) -> int:
+        """End what was staged: settle the records, or give them back uncharged. Returns the cursor's new position."""
+        ended = {offset for start, end in spans for offset in range(start, end)}
+        self.staged = {offset: transaction for offset, transaction in self.staged.items() if offset not in ended}
+        for start, end in spans if settle else ():
+            if end > position:  # not for records that were removed meanwhile
+                self.settled.add(max(start, position), end)
+                self._forget_failures(start, end)
+                position = self.settled.pop_from(position)
+        return position
 
     def _forget_failures(self, start: int, end: int) -> None:
         if end - start <= len(self.failures):
@@ -251,7 +293,7 @@ class QueueGroup:
                 self.failures[offset] = known._replace(returns=known.returns + 1)
 
     def _is_open(self, offset: int, context: EntryContext) -> bool:
-        """Whether a delivery of this record may still fail: it exists, is not settled, and is not being buried."""
+        """Whether a delivery of this record may still fail: it exists, and is open."""
         return offset < context.end and self.is_open(offset, context.position)
 
     def _has_room_for_failure(self, context: EntryContext) -> bool:
@@ -259,7 +301,7 @@ class QueueGroup:
 
     def bury(self, offset: int, burial: Burial, position: int) -> bool:
         """Begin a burial, or redirect the burial with the same id. Returns False, and changes nothing, if the record is
-        settled or under another burial."""
+        settled, staged, or under another burial."""
         known = self.burials.get(offset)
         if known is not None:
             if known.message_id != burial.message_id:
@@ -270,7 +312,7 @@ class QueueGroup:
                 moved = known._replace(topic_id=burial.topic_id, partition=burial.partition, end=burial.end)
                 self.burials[offset] = moved
             return True
-        if self.is_settled(offset, position):
+        if self.is_settled(offset, position) or offset in self.staged:
             return False
         self.burials[offset] = burial
         self.failures.pop(offset, None)

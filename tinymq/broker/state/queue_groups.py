@@ -8,7 +8,7 @@ would exceed it are refused, except acks that free room. Leaders stop granting l
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +32,7 @@ from tinymq.broker.state.queue_group import (
     QueueGroup,
     Span,
 )
+from tinymq.broker.state.staged import TransactionId
 from tinymq.proto import partition_pb2 as pb
 
 _SPAN = struct.Struct("<QQ")
@@ -81,15 +82,9 @@ class QueueGroups:
 
         `history` is the term of the newest recovery of the log.
         """
-        queue: pb.QueueRef = command.queue
         try:
-            if cursor is None:
-                raise UnknownGroup(f"this partition has no cursor of a group {queue.group[:300]!r}")
-            check_identity(cursor, queue.group, CursorKind.QUEUE, queue.group_id)
-            group = self._groups[queue.group]
-            has_room = self.state_bytes < STATE_BYTES_MAX
-            context = EntryContext(max(cursor.position, bounds.log_start), bounds.end, bounds.now_us, has_room)
-            current = (queue.history, queue.generation) == (history, group.generation)
+            group, context, current = self._find(command.queue, cursor, history, bounds)
+            assert cursor is not None, "as _find has checked"
             position, refused = _RULES[name](group, command, context, current)
         except TinymqError as error:
             return CommandOutcome(error, log_start=bounds.log_start, high_watermark=bounds.end), None
@@ -101,6 +96,44 @@ class QueueGroups:
             refused=tuple(refused),
         )
         return outcome, position if position > cursor.position else None
+
+    def _find(
+        self, queue: pb.QueueRef, cursor: Cursor | None, history: int, bounds: OffsetBounds
+    ) -> tuple[QueueGroup, EntryContext, bool]:
+        """The group that a command is about, its surroundings, and whether the command comes from its present
+        generation and history. Raises UnknownGroup, WrongKind."""
+        if cursor is None:
+            raise UnknownGroup(f"this partition has no cursor of a group {queue.group[:300]!r}")
+        check_identity(cursor, queue.group, CursorKind.QUEUE, queue.group_id)
+        group = self._groups[queue.group]
+        has_room = self.state_bytes < STATE_BYTES_MAX
+        context = EntryContext(max(cursor.position, bounds.log_start), bounds.end, bounds.now_us, has_room)
+        return group, context, (queue.history, queue.generation) == (history, group.generation)
+
+    def check_stage(self, command: pb.StageAcks, cursor: Cursor | None, history: int, bounds: OffsetBounds) -> None:
+        """Raise what refuses acks that a transaction stages: UnknownGroup, WrongKind, Fenced, LeaseLost, QuotaExceeded,
+        InvalidRequest."""
+        group, context, current = self._find(command.queue, cursor, history, bounds)
+        check_current(current)
+        group.check_stage(unpack_spans(command.acked), context)
+
+    def stage(self, name: str, transaction: TransactionId, spans: Iterable[Span]) -> None:
+        """Carry out a command that passed `check_stage`."""
+        self._groups[name].stage(transaction, spans)
+
+    def end_staged(
+        self, name: str, generation: int, spans: Sequence[Span], position: int, *, settle: bool
+    ) -> int | None:
+        """Settle records, or give them back, because their transaction has ended. Returns where the cursor goes. None:
+        it stays; a seek or a deletion may have moved the group since the acks were staged, and then wins.
+
+        `position` is that of the cursor, never below the log start.
+        """
+        group = self._groups.get(name)
+        if group is None or group.generation != generation:
+            return None
+        after = group.end_staged(spans, position, settle=settle)
+        return after if after > position else None
 
     def put_off(self, now_us: int, jump_us: int) -> None:
         """Note that the append clock jumps by `jump_us` at `now_us`. Every delay lasts as long as without the jump."""
@@ -117,7 +150,7 @@ class QueueGroups:
                     group=name,
                     generation=group.generation,
                     granted_below=group.granted_below,
-                    settled=b"".join([_SPAN.pack(*span) for span in group.settled]),
+                    settled=pack_spans(group.settled),
                     failures=b"".join([_FAILURE.pack(o, *failure) for o, failure in sorted(group.failures.items())]),
                     sessions=b"".join(group.sessions),
                     burials=[_dump_burial(offset, burial) for offset, burial in group.burials.items()],
@@ -126,8 +159,8 @@ class QueueGroups:
 
     @classmethod
     def load(cls, state: pb.State, cursors: Mapping[str, Cursor], end: int) -> QueueGroups:
-        """The inverse of `dump`, for a log that ends at `end`. Raises CorruptData for anything that `dump` cannot
-        write."""
+        """The inverse of `dump`, for a log that ends at `end`, but for staged acks: StagedAcks.load puts those into the
+        groups. Raises CorruptData for anything that `dump` cannot write."""
         table = cls()
         before = ""
         for packed in state.queue_groups:
@@ -226,6 +259,24 @@ def check_current(current: bool) -> None:
     """Raise Fenced for a command from before a seek, or from before a loss of records."""
     if not current:
         raise Fenced("the group was moved by a seek, or records were lost, since these records were granted")
+
+
+def unpack_spans(packed: bytes) -> list[Span]:
+    """The ranges of a command that stages acks. Raises InvalidRequest unless there are any, in order, and apart."""
+    spans = [(start, end) for start, end in _items(_SPAN, packed)]
+    before = -1
+    for start, end in spans:
+        if not before < start < end:
+            raise InvalidRequest("staged acks are ranges in order")
+        before = end
+    if not spans:
+        raise InvalidRequest("staged acks of no record")
+    return spans
+
+
+def pack_spans(spans: Iterable[Span]) -> bytes:
+    """The inverse of `unpack_spans`."""
+    return b"".join([_SPAN.pack(*span) for span in spans])
 
 
 def _charges(packed: bytes) -> list[Charge]:

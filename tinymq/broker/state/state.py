@@ -27,7 +27,9 @@ from tinymq.broker.state.retention_index import RetentionIndex
 from tinymq.broker.state.staged import StagedBatch, StagedEntry, StagedTransactions, TransactionId
 from tinymq.broker.state.state_bytes import Head, pack_state, unpack_state
 from tinymq.broker.state.transactional.published import PublishedEntries
-from tinymq.broker.state.transactional.staged_offsets import StagedOffsets, name_of
+from tinymq.broker.state.transactional.staged_acks import StagedAcks
+from tinymq.broker.state.transactional.staged_offsets import StagedOffsets
+from tinymq.broker.state.transactional.staged_progress import PROGRESS_COMMANDS, StagedProgress
 from tinymq.format.batch import BatchHeader, parse_batch_header
 from tinymq.format.delayed import StagedHead, unpack_discarded, unpack_published, unpack_staged
 from tinymq.format.entry import ENTRY_VERSION, Entry, EntryHeader, Kind, crc32c_of
@@ -41,6 +43,7 @@ class PartitionState:
 
     __slots__ = (
         "_cursors",
+        "_progress",
         "applied_index",
         "copy_ids",
         "delayed",
@@ -55,7 +58,6 @@ class PartitionState:
         "record_bytes",
         "retention_index",
         "staged",
-        "staged_offsets",
     )  # fmt: skip
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
@@ -73,13 +75,23 @@ class PartitionState:
         self.queue_groups = QueueGroups()
         self.delayed = DelayedBatches()
         self.staged = StagedTransactions()
-        self.staged_offsets = StagedOffsets()
         self.published = PublishedEntries()
+        self._progress = StagedProgress(self._cursors, self.queue_groups)
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
         """A view of the present cursors of all kinds, by the name of their channel or group."""
         return self._cursors.by_name
+
+    @property
+    def staged_offsets(self) -> StagedOffsets:
+        """The offsets of stream groups that transactions have staged."""
+        return self._progress.offsets
+
+    @property
+    def staged_acks(self) -> StagedAcks:
+        """The acks of queue groups that transactions have staged."""
+        return self._progress.acks
 
     @property
     def lowest_cursor(self) -> int | None:
@@ -160,7 +172,7 @@ class PartitionState:
                 discarded = unpack_discard(payload)
                 transaction = TransactionId(discarded.producer_id, discarded.epoch, discarded.number)
                 self.staged.end(transaction)
-                self.staged_offsets.end(transaction)
+                self._progress.discard(transaction, self.offset_bounds(header.append_time_us))
             else:
                 head, data = unpack_transactional(payload)
                 batch = _batch_header(data)
@@ -179,24 +191,23 @@ class PartitionState:
         name = items.name
         transaction = TransactionId(name.producer_id, name.epoch, name.number)
         self.staged.end(transaction)
-        self._publish_offsets(transaction, header.append_time_us)
+        self._progress.publish(transaction, self.offset_bounds(header.append_time_us))
         for item in items:
             self._add_records(header.base_offset + item.first, item.length, header.append_time_us)
         self.published.publish(items[0].entry_index, header.index, header.next_offset)
 
     def check_stage(self, command: pb.StageOffset, now_us: int) -> None:
-        """Raises what refuses an offset that a transaction stages: as Cursors.check_staged and StagedOffsets.check."""
-        self._cursors.check_staged(command.commit, self.offset_bounds(now_us))
-        self.staged_offsets.check(command)
+        """Raises what refuses an offset that a transaction stages (StagedProgress.check_offset)."""
+        self._progress.check_offset(command, self.offset_bounds(now_us))
+
+    def check_stage_acks(self, command: pb.StageAcks, now_us: int) -> None:
+        """Raises what refuses acks that a transaction stages (StagedProgress.check_acks)."""
+        self._progress.check_acks(command, self.epoch_cache.newest_term, self.offset_bounds(now_us))
 
     def transactions_of(self, group: str) -> list[TransactionId]:
         """The transactions here that will move the cursor of a stream group if they are committed."""
         cursor = self.cursors.get(group)
         return [] if cursor is None else self.staged_offsets.of_group(group, cursor.generation)
-
-    def _publish_offsets(self, transaction: TransactionId, now_us: int) -> None:
-        for commit in self.staged_offsets.end(transaction):
-            self._cursors.publish(commit, now_us)
 
     def _apply_delayed(self, entry: Entry) -> None:
         """Apply what an entry says about delayed batches. An entry that no build could read changes nothing, on every
@@ -284,12 +295,8 @@ class PartitionState:
                 skip = command.skip_duplicate
                 self.producers.add(skipped_header(skip), skip.offset, bounds.now_us)
                 return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end)
-            if name == "stage_offset":
-                self.check_stage(command.stage_offset, bounds.now_us)
-                self.staged_offsets.stage(command.stage_offset)
-                return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end)
-            if name == "publish_offsets":
-                self._publish_offsets(name_of(command.publish_offsets), bounds.now_us)
+            if name in PROGRESS_COMMANDS:
+                self._progress.apply(name, getattr(command, name), self.epoch_cache.newest_term, bounds)
                 return CommandOutcome(log_start=bounds.log_start, high_watermark=bounds.end)
             if name == "hold":
                 until_us = self.holds.hold(command.hold, bounds).until_us
@@ -349,7 +356,7 @@ class PartitionState:
         self.epoch_cache.dump(state)
         dump_ids(state, self.message_ids, self.copy_ids)
         self.queue_groups.dump(state)
-        state.staged_offsets.extend(self.staged_offsets.dump())
+        self._progress.dump(state)
         state.delayed, state.staged, state.published = self.delayed.dump(), self.staged.dump(), self.published.dump()
         return pack_state(Head(self.applied_index, self.high_watermark, self.record_bytes), producers, state)
 
@@ -367,7 +374,7 @@ class PartitionState:
         queue_groups = QueueGroups.load(state, cursors.by_name, high_watermark)
         delayed = DelayedBatches.load(state.delayed, applied_index)
         staged = StagedTransactions.load(state.staged, applied_index)
-        staged_offsets = StagedOffsets.load(state.staged_offsets, high_watermark)
+        progress = StagedProgress.load(state, cursors, queue_groups, high_watermark)
         published = PublishedEntries.load(state.published, applied_index, state.log_start, high_watermark)
         self.producers.load(producers)
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
@@ -375,7 +382,7 @@ class PartitionState:
         self._cursors, self.retention_index, self.holds = cursors, retention_index, holds
         self.epoch_cache, self.message_ids, self.copy_ids = epoch_cache, message_ids, copy_ids
         self.queue_groups, self.delayed = queue_groups, delayed
-        self.staged, self.staged_offsets, self.published = staged, staged_offsets, published
+        self.staged, self.published, self._progress = staged, published, progress
 
 
 def _batch_header(batch: bytes | memoryview) -> BatchHeader | None:

@@ -20,11 +20,11 @@ from tinymq.base.config import MIB
 from tinymq.base.errors import NotReady, OutOfOrderSequence, QuotaExceeded, TinymqError, TransactionAborted
 from tinymq.broker.state.staged import StagedBatch, StagedEntry, TransactionId, Waiting
 from tinymq.broker.transactions.rules import Standing
-from tinymq.broker.transactions.staging import OFFSETS_WRITER, EndStep, Question, Staging, Step
+from tinymq.broker.transactions.staging import ACKS_WRITER, OFFSETS_WRITER, EndStep, Question, Staging, Step
 from tinymq.proto import partition_pb2 as pb
 
 ASK_EVERY_S = 5.0  # about transactions that have no end here
-SETTLE_S = 3.0  # until the transactions are over that have staged offsets of a group
+SETTLE_S = 3.0  # until the transactions are over that hold up a group
 SETTLE_RETRY_S = 0.05
 WAITING_MAX = 1000  # batches of one partition that wait for answers of coordinators
 WAITING_BYTES_MAX = 32 * MIB  # of these batches
@@ -84,6 +84,53 @@ class SentOffset(NamedTuple):
         )  # fmt: skip
 
 
+class Claim(Protocol):
+    """The jobs of a queue group's worker, as the leader of the group has them in memory."""
+
+    def check(self) -> None:
+        """Raise LeaseLost unless the worker may ack them all, NotReady if that is not certain yet."""
+        ...
+
+    def appended(self, index: int) -> None:
+        """The entry at this index stages their acks: they are in no lease any more."""
+        ...
+
+
+class SentAcks(NamedTuple):
+    """Acks of a queue group's worker, for a transaction."""
+
+    transaction: TransactionId
+    coordinator: int  # number of the partition of __coordinator that has the transaction
+    number: int  # of the transaction's acks in this partition, from 0
+    queue: pb.QueueRef
+    session: bytes
+    acked: bytes  # as in StageAcks
+    claim: Claim
+
+    @property
+    def batch(self) -> StagedBatch:
+        return StagedBatch(self.transaction, ACKS_WRITER, self.number)
+
+    @property
+    def payload(self) -> bytes:
+        return self.acked
+
+    def at(self, index: int) -> StagedEntry:
+        """It has no batch that an end could list."""
+        return StagedEntry(index, 0, 0, 0, 0)
+
+    @property
+    def command(self) -> pb.StageAcks:
+        producer_id, epoch, number = self.transaction
+        return pb.StageAcks(
+            producer_id=producer_id, number=number, epoch=epoch, coordinator=self.coordinator, place=self.number,
+            queue=self.queue, session=self.session, acked=self.acked,
+        )  # fmt: skip
+
+
+Sent = SentBatch | SentOffset | SentAcks
+
+
 class Hang(Enum):
     """Why a transaction has no end in a partition, although the partition's leader asked for it."""
 
@@ -104,9 +151,9 @@ class HungTransaction(NamedTuple):
 class StagingLog(Protocol):
     """The log of the partition, as this leader's transactions use it."""
 
-    def append(self, sent: SentBatch | SentOffset) -> int:
-        """Append a STAGED entry, or the command that stages an offset, in memory, and return its index. Raises
-        NotLeader, QuotaExceeded, BatchTooLarge, DiskFull."""
+    def append(self, sent: Sent) -> int:
+        """Append a STAGED entry, or the command that stages an offset or acks, in memory, and return its index. Raises
+        NotLeader, QuotaExceeded, BatchTooLarge, DiskFull; for acks LeaseLost, NotReady."""
         ...
 
     def append_end(self, transaction: TransactionId, entries: Sequence[StagedEntry], *, publish: bool) -> int:
@@ -130,9 +177,9 @@ class StagingLog(Protocol):
 
 @dataclass(slots=True)
 class _Arrived:
-    """A batch or an offset that is not judged yet."""
+    """A batch, an offset or an ack that is not judged yet."""
 
-    sent: SentBatch | SentOffset
+    sent: Sent
     answer: asyncio.Future[int]  # gets the index of its entry, or the error that refuses it
 
 
@@ -167,9 +214,9 @@ class LedTransactions:
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
-    async def stage(self, sent: SentBatch | SentOffset) -> int:
-        """Store a batch or an offset of a transaction. Returns the index of its entry when that is applied, also for a
-        duplicate.
+    async def stage(self, sent: Sent) -> int:
+        """Store what belongs to a transaction. Returns the index of its entry once that is applied; a duplicate
+        waits, too.
 
         Raises TransactionAborted (it has ended here, or is not open with this partition in it), OutOfOrderSequence,
         NotLeader, NotReady (the coordinator did not answer), QuotaExceeded, BatchTooLarge (the transaction is too

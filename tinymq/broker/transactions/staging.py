@@ -1,5 +1,6 @@
 """The decisions of a partition's leader on staged batches and on the ends of transactions. Pure; one object per term.
-What this file says of batches holds for offsets of cursors, too: a transaction numbers them as batches of one writer.
+What this file says of batches holds for offsets of stream groups and acks of queue groups, too: a transaction numbers
+them as batches of two more writers.
 
 The leader decides by the applied state *and* by what it has appended since. It remembers no ended transactions. Instead
 it asks the coordinator before it appends the first batch of a transaction. The question must be newer than the
@@ -14,12 +15,14 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from types import MappingProxyType
 
 from tinymq.broker.state.staged import NOTHING, StagedBatch, StagedEntry, StagedTransactions, TransactionId, Waiting
+from tinymq.broker.state.transactional.staged_acks import StagedAcks
 from tinymq.broker.state.transactional.staged_offsets import StagedOffsets
 
-OFFSETS_WRITER = -1  # of what a transaction stages for cursors; the writers of batches are numbered from 0
+OFFSETS_WRITER, ACKS_WRITER = -1, -2  # of what a transaction stages by commands; the writers of batches begin at 0
 
 
 class Step(Enum):
@@ -60,12 +63,17 @@ class _Tail:
 
 
 class Staging:
-    """One leader's view of what is staged. `applied` and `offsets` go on changing as entries are applied."""
+    """One leader's view of what is staged. The arguments go on changing as entries are applied."""
 
-    def __init__(self, applied: StagedTransactions, offsets: StagedOffsets | None = None) -> None:
-        """Without `offsets`, no transaction stages any."""
+    def __init__(
+        self, applied: StagedTransactions, offsets: StagedOffsets | None = None, acks: StagedAcks | None = None
+    ) -> None:
+        """Without `offsets` or `acks`, no transaction stages any."""
         self._applied = applied
-        self._offsets = StagedOffsets() if offsets is None else offsets
+        self._commands: Mapping[int, StagedOffsets | StagedAcks] = {
+            OFFSETS_WRITER: StagedOffsets() if offsets is None else offsets,
+            ACKS_WRITER: StagedAcks() if acks is None else acks,
+        }
         self._tails: dict[TransactionId, _Tail] = {}
         # All entries of tails: (index, transaction, its batch or None for an end, what it adds to the bounds).
         self._order: deque[tuple[int, TransactionId, StagedBatch | None, Waiting]] = deque()
@@ -111,12 +119,12 @@ class Staging:
         return self._asked.get(question.transaction) == question
 
     def index_of(self, batch: StagedBatch) -> int | None:
-        """The Raft index of a batch, None if the batch is not here. For an applied offset it is 0."""
+        """The Raft index of a batch; None: the batch is not here. 0 stands for any command that is applied."""
         tail, staged = self._tails.get(batch.transaction), self._applied.get(batch.transaction)
         if tail is not None and batch in tail.entries:
             return tail.entries[batch].entry_index
-        if batch.writer == OFFSETS_WRITER:
-            return 0  # it is applied, with an effect or without
+        if batch.writer in self._commands:
+            return 0  # it is applied; whether it took effect, the applied state knows
         return None if staged is None else staged.index_of(batch.writer, batch.number)
 
     # ---- ends
@@ -140,11 +148,12 @@ class Staging:
         return index
 
     def held(self, transaction: TransactionId, sets: Collection[int] | None = None) -> int:
-        """How many batches and offsets of a transaction are applied: of all its writers, or of some, which are sets of
-        Spark's sink. The coordinator's decision counts only those, because what is only appended may be lost."""
+        """How many batches, offsets and acks of a transaction are applied: of all its writers, or of some, which are
+        sets of Spark's sink. The coordinator's decision counts only those, because what is only appended may be
+        lost."""
         if sets is not None:
             return self._applied.held(transaction, sets)
-        return self._applied.held(transaction) + self._offsets.held(transaction)
+        return self._applied.held(transaction) + sum(each.held(transaction) for each in self._commands.values())
 
     def entries_of(self, transaction: TransactionId, sets: Collection[int] | None = None) -> Sequence[StagedEntry]:
         """The entries with batches that the end of a transaction publishes, in order. It drops all others.
@@ -154,7 +163,7 @@ class Staging:
         tail, staged = self._tails.get(transaction), self._applied.get(transaction)
         if sets is not None:  # their batches were applied before the coordinator decided
             return () if staged is None else staged.entries_of(sets)
-        uncommitted = () if tail is None else [e for b, e in tail.entries.items() if b.writer != OFFSETS_WRITER]
+        uncommitted = () if tail is None else [e for b, e in tail.entries.items() if b.writer not in self._commands]
         return [*(() if staged is None else staged.entries), *uncommitted]
 
     def waiting_of(self, transaction: TransactionId) -> Waiting:
@@ -170,12 +179,12 @@ class Staging:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no transaction has a batch or an offset here, applied or not."""
-        return not self._tails and not len(self._applied) and not len(self._offsets)
+        """Whether no transaction has anything here, applied or not."""
+        return not self._tails and not len(self._applied) and not any(map(len, self._commands.values()))
 
     def undecided(self) -> list[TransactionId]:
         """The staged transactions without an end here. The leader asks the coordinator about them from time to time."""
-        tails, staged = self._tails, dict.fromkeys((*self._applied, *self._offsets))
+        tails, staged = self._tails, dict.fromkeys(chain(self._applied, *self._commands.values()))
         return [each for each in staged if each not in tails or tails[each].end_index is None]
 
     def is_behind(self, transaction: TransactionId) -> bool:
@@ -188,8 +197,8 @@ class Staging:
 
     def coordinator_of(self, transaction: TransactionId) -> int:
         """The number of the partition of `__coordinator` that has a transaction; 0 if nothing of it is applied."""
-        staged = self._applied.get(transaction) or self._offsets.get(transaction)
-        return 0 if staged is None else staged.coordinator
+        places = (self._applied, *self._commands.values())
+        return next((found.coordinator for each in places if (found := each.get(transaction)) is not None), 0)
 
     # ---- the log
 
@@ -199,8 +208,8 @@ class Staging:
         assert tail.end_index is None, "a batch was appended behind the end of its transaction"
         tail.entries[batch] = entry
         tail.next_numbers[batch.writer] = batch.number + 1
-        is_offset = batch.writer == OFFSETS_WRITER  # it takes no room: their number is bounded
-        taken = NOTHING if is_offset else Waiting(1, entry.record_count, entry.length)
+        is_command = batch.writer in self._commands  # it takes no room: their number is bounded
+        taken = NOTHING if is_command else Waiting(1, entry.record_count, entry.length)
         tail.waiting = tail.waiting.plus(taken)
         self._note(entry.entry_index, batch.transaction, batch, taken)
 
@@ -239,6 +248,6 @@ class Staging:
         tail, staged = self._tails.get(batch.transaction), self._applied.get(batch.transaction)
         if tail is not None and batch.writer in tail.next_numbers:
             return tail.next_numbers[batch.writer]
-        if batch.writer == OFFSETS_WRITER:
-            return self._offsets.held(batch.transaction)
+        if batch.writer in self._commands:
+            return self._commands[batch.writer].held(batch.transaction)
         return 0 if staged is None else staged.next_number(batch.writer)

@@ -31,8 +31,13 @@ def command_of(proposal: Proposal, name: str, group_id: int) -> pb.Command:
         )
     if proposal.granted_below:
         return pb.Command(raise_mark=pb.RaiseGrantMark(queue=queue, granted_below=proposal.granted_below))
-    acked = b"".join([_SPAN.pack(*span) for span in spans(proposal.acks)])
+    acked = pack_acks(proposal.acks)
     return pb.Command(settle=pb.SettleRecords(queue=queue, acked=acked, failed=_pack_charges(proposal.charges)))
+
+
+def pack_acks(offsets: Iterable[int]) -> bytes:
+    """Acked records, as commands have them: ranges in order."""
+    return b"".join([_SPAN.pack(*span) for span in spans(offsets)])
 
 
 def spans(offsets: Iterable[int]) -> Iterator[Span]:

@@ -18,7 +18,6 @@ from tinymq.broker.groups.queue_leases import QueueLeases
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.state.cursor import CursorKind
 from tinymq.broker.state.outcome import CommandOutcome
-from tinymq.broker.state.queue_group import REJECTED
 from tinymq.broker.work.applied_state import AppliedState
 from tinymq.broker.work.attachment import Attached, Attachment, Refused, Settlement, Verb
 from tinymq.broker.work.commands import command_of
@@ -27,6 +26,7 @@ from tinymq.broker.work.granted_records import GrantedRecords
 from tinymq.broker.work.key_reader import KeyReader
 from tinymq.broker.work.last_failures import DeadRecord, LastFailures
 from tinymq.broker.work.limits import GroupLimits, GroupShare, active_sessions
+from tinymq.broker.work.transactional_jobs import TransactionalJobs
 from tinymq.broker.work.windows import Blocked, Obstacle, full_window, has_room
 
 COMMAND_S = 86_400.0  # practically no deadline: only the commit or a new leader decides the outcome of a command
@@ -59,6 +59,7 @@ class GroupLeader:
         self._on_dead = on_dead
         self._applied = AppliedState(partition, name)
         self.leases = QueueLeases(self.term, self._applied, self._applied.history, settings, clock.monotonic())
+        self.jobs = TransactionalJobs(partition, name, group_id, self.leases, self._applied, clock)
         self._keys = KeyReader(partition, records, self.pump)
         self._settlements: list[Settlement] = []  # their proposals go into the next entry
         self._proposals: list[Proposal] = []  # not appended yet; `_append` tries them again
@@ -76,7 +77,7 @@ class GroupLeader:
         if self.over:
             return True
         group, leases = self._applied.group, self.leases
-        known = self.attachments or leases.leases or leases.sessions or leases.waits
+        known = self.attachments or leases.leases or leases.sessions or leases.waits or group.staged
         return not (known or group.sessions or group.failures or self._under_way or self._proposals)
 
     def configure(self, version: int, settings: QueueSettings, limits: GroupLimits) -> None:
@@ -182,6 +183,7 @@ class GroupLeader:
             self.close(gone)
             return
         self._follow_era()
+        self.jobs.follow()
         self._grant_all()
         self._append()
 
@@ -204,6 +206,7 @@ class GroupLeader:
             if at.session not in self.leases.sessions:
                 self._end(at, SessionEnded("the worker was silent for too long"))
         self.pump()
+        self.jobs.tick()
         if self.leases.dead:
             self._on_dead(self)
 
@@ -217,6 +220,7 @@ class GroupLeader:
             self._end(at, error)
         self._deliveries.close()
         self._keys.close()
+        self.jobs.close()
 
     def check(self) -> None:
         """End this object if its leadership or its group is gone. Both may be back already, in a newer term or id."""
@@ -271,7 +275,7 @@ class GroupLeader:
         self._keys.read_on(self.leases.keys)
         again, active = False, self._active()
         for at in [at for at in self.attachments.values() if active is None or at.session in active]:
-            share = self.share.most(len(self.leases.leases), self._clock.monotonic())
+            share = self.share.most(self.jobs.taken, self._clock.monotonic())
             most = min(most_at_once, at.most(size))
             # A worker whose credit is smaller than one record would otherwise never get any.
             if not most and at.lacks_bytes_only and not self._holds(at.session):
@@ -324,7 +328,7 @@ class GroupLeader:
             return None
         if self.limits.paused:
             return Blocked(Obstacle.PAUSED, "the group is paused")
-        leased, share = len(self.leases.leases), self.share.concurrency_max
+        leased, share = self.jobs.taken, self.share.concurrency_max
         if share is not None and leased >= share:
             return Blocked(Obstacle.WINDOW_FULL, f"{leased} records are leased: concurrency_max")
         return full_window(self.leases, self._applied.group, self.settings, has_room=self._has_room)
@@ -389,12 +393,7 @@ class GroupLeader:
 
     def dead(self) -> list[DeadRecord]:
         """The dead records whose burial has not begun, the oldest first."""
-        return [
-            DeadRecord(
-                offset, known.deliveries & ~REJECTED, bool(known.deliveries & REJECTED), self.failures.get(offset)
-            )
-            for offset, known in self.leases.take_dead()
-        ]
+        return [DeadRecord.of(offset, known, self.failures.get(offset)) for offset, known in self.leases.take_dead()]
 
 
 def _lost(leader: GroupLeader) -> LeaseLost:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tinymq.broker.groups.lease_values import Grant, Proposal
-from tinymq.broker.state.queue_group import REJECTED
+from tinymq.broker.state.queue_group import REJECTED, Failure
 from tinymq.broker.work.attachment import Verb
 
 RECORDS_MAX = 1000  # per group and partition; above it, the record that failed least recently is forgotten
@@ -58,6 +58,11 @@ class DeadRecord(NamedTuple):
     deliveries: int  # how many deliveries failed
     rejected: bool
     failure: LastFailure | None  # None: this leader does not know it
+
+    @classmethod
+    def of(cls, offset: int, known: Failure, failure: LastFailure | None) -> DeadRecord:
+        """A record as the applied state knows it, and its last failure."""
+        return cls(offset, known.deliveries & ~REJECTED, bool(known.deliveries & REJECTED), failure)
 
 
 class LastFailures:

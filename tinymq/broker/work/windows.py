@@ -36,8 +36,9 @@ def has_room(group: QueueGroup, groups: int) -> bool:
 
 def full_window(leases: QueueLeases, group: QueueGroup, settings: QueueSettings, *, has_room: bool) -> Blocked | None:
     """The full window that keeps the group from granting more; None: there is room."""
-    if len(leases.leases) >= settings.leased_max:
-        return Blocked(Obstacle.WINDOW_FULL, f"{len(leases.leases)} records are leased: leased_max")
+    if len(leases.leases) + len(group.staged) >= settings.leased_max:
+        staged = f", {len(group.staged)} have an ack in an open transaction" if group.staged else ""
+        return Blocked(Obstacle.WINDOW_FULL, f"{len(leases.leases)} records are leased{staged}: leased_max")
     keys = leases.keys
     if keys is not None and keys.held >= settings.held_max:
         offset, count = keys.longest()

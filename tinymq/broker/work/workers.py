@@ -62,14 +62,14 @@ class Workers:
         return self._clock.monotonic()
 
     def leased(self, group: GroupId, name: str) -> int:
-        """How many records of a group are leased in a partition that this broker leads.
+        """How many records of a group are leased, or have a staged ack, in a partition that this broker leads.
 
         When this returns, the GroupLeader uses the group's settings as the registry here has them now.
         """
         leader = self.leader(group, name)
         if leader is not None:
             self._follow(leader)
-        return len(leader.leases.leases) if leader is not None else 0
+        return leader.jobs.taken if leader is not None else 0
 
     def leader(self, group: GroupId, name: str) -> GroupLeader | None:
         """The GroupLeader of a group in a partition; None: the group has no workers there, or another broker leads."""
@@ -86,7 +86,7 @@ class Workers:
         term = replica.group.term
         if term < request.term:
             raise NotLeader(f"{replica}: this broker leads in term {term}, and the worker knows {request.term}")
-        leader = self._find(replica, request.group, request.group_id)
+        leader = self.find(replica, request.group, request.group_id)
         self._connections += 1
         new = Attachment(
             number=request.number,
@@ -99,7 +99,11 @@ class Workers:
         leader.attach(new, request.held)
         return leader, new
 
-    def _find(self, partition: Partition, name: str, group_id: int) -> GroupLeader:
+    def find(self, partition: Partition, name: str, group_id: int) -> GroupLeader:
+        """The GroupLeader of a group in a partition that is led here, made if there is none.
+
+        Raises NotReady, UnknownGroup, WrongKind.
+        """
         cursor, group = partition.state.cursors.get(name), self._groups.get(name)
         if cursor is None or (cursor.kind == CursorKind.QUEUE and cursor.group_id < group_id):
             if group is not None and group.group_id == group_id:
@@ -152,7 +156,7 @@ class Workers:
                 self._look()
 
     def _look(self) -> None:
-        """Make the GroupLeaders of groups that have sessions or failed records but no worker here.
+        """Make the GroupLeaders of groups that have sessions, failed records or staged acks but no worker here.
 
         Without one, the sessions of dead workers would never end, and their records would never be free.
         """
@@ -160,5 +164,5 @@ class Workers:
             for name, state in partition.state.queue_groups.by_name.items() if partition.leading else ():
                 cursor, group = partition.state.cursors[name], self._groups.get(name)
                 known = group is not None and group.group_id == cursor.group_id
-                if known and (state.sessions or state.failures):
-                    self._find(partition, name, cursor.group_id)
+                if known and (state.sessions or state.failures or state.staged):
+                    self.find(partition, name, cursor.group_id)

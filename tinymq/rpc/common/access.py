@@ -53,10 +53,13 @@ TRANSACTIONAL_ID = Resource("transactional_id", ("transactional_id", "applicatio
 PRODUCER_GROUP = Resource("producer_group", ("producer_group",))
 
 
+KINDS_OF_CURSORS = ("open", "commit", "seek", "stage", "stage_acks")  # the other commands know channels only
+
+
 def _cursors(request: Any) -> Iterator[AccessTarget]:
     """The channels and groups whose cursors a ChannelsRequest moves or deletes."""
     for command in request.commands:
-        ours = command.WhichOneof("command") in ("open", "commit", "seek", "stage")  # the others know channels only
+        ours = command.WhichOneof("command") in KINDS_OF_CURSORS
         kind = "group" if ours and command.kind != CursorKind.CHANNEL else "channel"
         yield AccessTarget("delete" if command.HasField("delete") else "read", kind, command.channel)
 

@@ -21,7 +21,6 @@ from tinymq.broker.serve.offsets import find_offset
 from tinymq.broker.state.cursor import KINDS, CursorKind
 from tinymq.broker.state.holds import Hold, wait_ms
 from tinymq.broker.state.outcome import CommandOutcome
-from tinymq.broker.transactions.led_transactions import SentOffset
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -32,7 +31,7 @@ from tinymq.rpc.common.call_context import Context
 from tinymq.rpc.common.caller import may_describe
 from tinymq.rpc.common.presence import leaves_zeros_out, require
 from tinymq.rpc.common.rpc_method import item, unary
-from tinymq.rpc.services.staged_offsets import carry_out, parse_offset
+from tinymq.rpc.services.staged_progress import Requested, carry_out, parse_acks, parse_offset
 
 BY_OFFSET = -4  # instead of a time: use the offset in the request
 ASKED_MAX = 64  # partitions proven to be led here side by side
@@ -82,7 +81,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
         lenient = leaves_zeros_out(context)
         timeout_s = _timeout_s(request.timeout_ms, broker)
         outcomes = [CommandOutcome() for _ in request.commands]
-        by_partition: dict[int, tuple[Partition, list[tuple[int, part.Command | SentOffset]]]] = {}
+        by_partition: dict[int, tuple[Partition, list[tuple[int, Requested]]]] = {}
         for place, requested in enumerate(request.commands):
             try:
                 require(requested, "partition", lenient=lenient)
@@ -93,8 +92,9 @@ class ChannelsService(pb_grpc.ChannelsServicer):
             else:
                 by_partition.setdefault(requested.partition, (partition, []))[1].append((place, resolved))
 
-        async def change(partition: Partition, commands: Sequence[tuple[int, part.Command | SentOffset]]) -> None:
-            results = await carry_out(partition, [each for _, each in commands], timeout_s)
+        async def change(partition: Partition, commands: Sequence[tuple[int, Requested]]) -> None:
+            workers = self._serving.working()
+            results = await carry_out(partition, workers, [each for _, each in commands], timeout_s)
             for (place, _), outcome in zip(commands, results, strict=True):
                 outcomes[place] = outcome
 
@@ -161,10 +161,8 @@ class ChannelsService(pb_grpc.ChannelsServicer):
 # ---- requests ---------------------------------------------------------------------------------------------------
 
 
-async def _resolve(
-    broker: Broker, partition: Partition, requested: pb.ChannelCommand, lenient: bool
-) -> part.Command | SentOffset:
-    """Return the partition's command for a request, with times resolved to offsets, or the offset that it stages.
+async def _resolve(broker: Broker, partition: Partition, requested: pb.ChannelCommand, lenient: bool) -> Requested:
+    """Return the partition's command for a request, with times resolved to offsets, or what it stages.
 
     Raises InvalidRequest, NotLeader, NotReady.
     """
@@ -193,6 +191,8 @@ async def _resolve(
         if kind == "stage":
             return parse_offset(requested.stage.transaction, committed)
         return part.Command(commit=committed)
+    if kind == "stage_acks":
+        return parse_acks(channel, requested)
     if kind == "seek":
         _require_place(requested.seek, "to_us", "offset", lenient)
         _check_id("request_id", requested.seek.request_id)

@@ -82,7 +82,7 @@ def _is_shown(story: GroupStory) -> bool:
 
 
 def _to_wire(offset: int, story: GroupStory) -> pb.GroupStory:
-    memory = story.memory
+    memory, staged = story.memory, story.transaction
     return pb.GroupStory(
         offset=offset,
         group=story.group,
@@ -102,6 +102,7 @@ def _to_wire(offset: int, story: GroupStory) -> pb.GroupStory:
         dead_offset=story.dead_offset,
         reason=story.reason,
         blocked=story.blocked,
+        transaction=None if staged is None else pb.TransactionRef(**staged._asdict()),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from tinymq.access.stream_guard import Access, StreamGuard
 from tinymq.base.errors import Closed, InvalidRequest, TinymqError
 from tinymq.base.group_config import RETRY_MS_MAX
 from tinymq.base.types import check_channel_name
-from tinymq.broker.groups.lease_values import Era, Grant
+from tinymq.broker.groups.lease_values import Grant
 from tinymq.broker.serve.slices import Slice
 from tinymq.broker.work.attachment import Attached, Attachment, AttachRequest, Refused, Verb
 from tinymq.broker.work.granted_records import GrantedBatch
@@ -19,9 +19,9 @@ from tinymq.broker.work.group_leader import GroupLeader
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.grants import read_grants, write_grants
 from tinymq.rpc.common.reply_stream import start_writer
 
-GRANTS_MAX = 10_000  # in one settlement, and held at one partition
 UNANSWERED_MAX = 1000  # settlements of one stream, before the broker stops reading it
 ATTACHMENTS_MAX = 1024  # of one stream
 QUEUED_BYTES_MAX = 8 << 20  # of records that wait to be sent: the broker grants no more meanwhile
@@ -157,7 +157,7 @@ class WorkStream:
         check_channel_name(attach.group)
         if len(self._attachments) >= ATTACHMENTS_MAX:
             raise InvalidRequest(f"more than {ATTACHMENTS_MAX} attachments", hint="use a stream for each topic")
-        held = [*_grants(attach.held, started=False), *_grants(attach.started, started=True)]
+        held = [*read_grants(attach.held, started=False), *read_grants(attach.started, started=True)]
         try:
             wanted = AttachRequest(
                 number=attach.attachment,
@@ -184,7 +184,7 @@ class WorkStream:
             raise InvalidRequest(f"a settlement of verb {settle.verb}", hint="it comes from a newer version")
         if settle.delay_ms > RETRY_MS_MAX:
             raise InvalidRequest(f"a delay of {settle.delay_ms} ms", hint=f"at most {RETRY_MS_MAX}")
-        grants = _grants([settle.grants], started=verb is Verb.START)
+        grants = read_grants([settle.grants], started=verb is Verb.START)
         found = self._attachments.get(settle.attachment)
         if found is None:
             return None  # it is over, and the worker is told
@@ -209,8 +209,8 @@ class WorkStream:
             history=answer.era.history,
             generation=answer.era.generation,
             known=answer.known,
-            lost=_to_wire(answer.lost),
-            settled=_to_wire(answer.settled),
+            lost=write_grants(answer.lost),
+            settled=write_grants(answer.settled),
             lease_ms=int(answer.lease_s * 1000),
             session_ms=int(answer.session_s * 1000),
             rejoin_ms=int(answer.rejoin_s * 1000),
@@ -222,7 +222,7 @@ class WorkStream:
     ) -> None:
         self._queued_bytes += size
         reply = self._in_order("granted")
-        (runs,) = _to_wire(grants)
+        (runs,) = write_grants(grants)
         reply.granted.add(
             attachment=attachment,
             grants=runs,
@@ -248,16 +248,16 @@ class WorkStream:
         parts = [
             pb.WorkRefused(error=to_wire(each.error), grants=grants)
             for each in refused
-            for grants in _to_wire(each.grants)
+            for grants in write_grants(each.grants)
         ]
         self._in_order("settled").settled.add(attachment=attachment, request_id=request_id, refused=parts)
 
     def asked(self, attachment: int, grants: Sequence[Grant]) -> None:
-        for each in _to_wire(grants):
+        for each in write_grants(grants):
             self._in_order("asked").asked.add(attachment=attachment, grants=each)
 
     def revoked(self, attachment: int, grants: Sequence[Grant], error: TinymqError) -> None:
-        for each in _to_wire(grants):
+        for each in write_grants(grants):
             self._in_order("revoked").revoked.add(attachment=attachment, grants=each, error=to_wire(error))
 
     def ended(self, attachment: int, error: TinymqError | None) -> None:
@@ -298,35 +298,3 @@ class WorkStream:
 
 
 _NUMBERS = {field.name: field.number for field in pb.WorkReply.DESCRIPTOR.fields}
-
-
-def _grants(packed: Iterable[pb.Grants], *, started: bool) -> list[Grant]:
-    """Raises InvalidRequest for more than a worker may hold."""
-    found: list[Grant] = []
-    for grants in packed:
-        era = Era(grants.history, grants.generation)
-        for run in grants.runs:
-            if not 0 < run.count <= GRANTS_MAX - len(found) or (run.offset | run.number) >> 62:
-                raise InvalidRequest(f"a run of {run.count} grants", hint=f"1 to {GRANTS_MAX} grants in one message")
-            offset, number, term, delivery = run.offset, run.number, run.term, run.delivery
-            found += [Grant(offset + n, term, number + n, delivery, era, started) for n in range(run.count)]
-    return found
-
-
-def _to_wire(grants: Iterable[Grant]) -> list[pb.Grants]:
-    """Grants as runs, by history and generation."""
-    by_era: dict[Era, pb.Grants] = {}
-    last: tuple[int, int, int, int] | None = None
-    run: pb.GrantRun | None = None
-    before: Era | None = None
-    for grant in grants:
-        offset, term, number, delivery, era, _ = grant
-        if run is not None and last == (offset - 1, term, number - 1, delivery) and before == era:
-            run.count += 1
-        else:
-            packed = by_era.get(era)
-            if packed is None:
-                packed = by_era[era] = pb.Grants(history=era.history, generation=era.generation)
-            run = packed.runs.add(offset=offset, count=1, term=term, number=number, delivery=delivery)
-        last, before = (offset, term, number, delivery), era
-    return list(by_era.values())

@@ -10,6 +10,7 @@ from tinymq.broker.state.cursor import Cursor, published
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.state.state import PartitionState
 from tinymq.broker.state.transactional.staged_offsets import StagedOffsets
+from tinymq.broker.state.transactional.staged_progress import StagedProgress
 from tinymq.client.group.transactional_reading import HandedOut, TransactionalReading
 from tinymq.proto import partition_pb2 as pb
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant, replaces
@@ -43,8 +44,8 @@ def members_do_not_wait_for_themselves(real: Any, self: PartitionState, group: s
 
 
 @mutant("offsets: a fenced member stages none", test=f"{OFFSETS}a_member_that_loses_the_partition_meanwhile_is_fenced")
-@replaces(PartitionState.check_stage)
-def fenced_members_stage_offsets(_: Any, self: PartitionState, command: object, now_us: int) -> None:
+@replaces(StagedProgress.check_offset)
+def fenced_members_stage_offsets(_: Any, self: StagedProgress, command: object, bounds: object) -> None:
     return None
 
 
@@ -74,7 +75,7 @@ def staged_offsets_are_forgotten(p: Patches) -> None:
 
     def load(self: PartitionState, data: bytes) -> None:
         real(self, data)
-        self.staged_offsets = StagedOffsets()
+        self._progress.offsets = StagedOffsets()
 
     p.replace(PartitionState.load, load)
 

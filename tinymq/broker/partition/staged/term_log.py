@@ -10,7 +10,7 @@ from tinymq.broker.partition.pending_acks import Produced
 from tinymq.broker.partition.staged.log_port import LogPort
 from tinymq.broker.state.staged import StagedEntry, TransactionId
 from tinymq.broker.transactions.bounds import check_staged, check_transaction
-from tinymq.broker.transactions.led_transactions import SentBatch, SentOffset
+from tinymq.broker.transactions.led_transactions import Sent, SentAcks, SentOffset
 from tinymq.broker.transactions.staging import Staging
 from tinymq.format.entry import Kind, NewEntry
 from tinymq.format.transactional import (
@@ -37,10 +37,15 @@ class TermLog:
         self._staging = staging
         self._term = port.group().term
 
-    def append(self, sent: SentBatch | SentOffset) -> int:
+    def append(self, sent: Sent) -> int:
         self._check()
         if isinstance(sent, SentOffset):
             return self._port.propose_commands([pb.Command(stage_offset=sent.command)]).index
+        if isinstance(sent, SentAcks):
+            sent.claim.check()
+            index = self._port.propose_commands([pb.Command(stage_acks=sent.command)]).index
+            sent.claim.appended(index)
+            return index
         port, staging, size = self._port, self._staging, len(sent.payload)
         transaction, writer, number = sent.batch
         check_transaction(port.limits, staging.waiting_of(transaction), sent.record_count)

@@ -17,6 +17,7 @@ from tinymq.broker.transactions.led_transactions import (
     AskCoordinator,
     HungTransaction,
     LedTransactions,
+    SentAcks,
     SentBatch,
     SentOffset,
 )
@@ -90,6 +91,30 @@ class PartitionTransactions:
             port.state.check_stage(sent.command, port.group().append_time_now_us())
             raise TransactionAborted(f"{self._name}: the transaction has ended here")
 
+    async def stage_acks(self, sent: SentAcks) -> None:
+        """Store acks of a queue group's worker that settle their records when the transaction is committed. Returns
+        once a majority has them on disk, synced. They may be sent again.
+
+        Raises, and nothing is stored: NotLeader, NotReady, InvalidRequest, UnsupportedVersion, UnknownGroup, WrongKind,
+        Fenced (the group was moved), LeaseLost (the worker does not hold all these jobs), TransactionAborted,
+        OutOfOrderSequence, QuotaExceeded. OutcomeUnknown: send the same acks again.
+        """
+        led, port = self._leading(), self._port
+        check("an ack in a transaction", TRANSACTIONS_LEVEL, port.group().feature_level)
+        check_durable(port.config())
+        await led.stage(sent)
+        # They were judged again when they were applied: the applied state has the last word.
+        if port.state.staged_acks.held(sent.transaction) <= sent.number:
+            port.state.check_stage_acks(sent.command, port.group().append_time_now_us())
+            raise TransactionAborted(f"{self._name}: the transaction has ended here")
+
+    async def end_orphans(self, orphans: Callable[[], Sequence[TransactionId]]) -> None:
+        """Have transactions ended whose workers are gone, until there are none. Open ones are rolled back.
+
+        Raises NotReady, NotLeader, DeadlineExceeded, OutcomeUnknown: call it again.
+        """
+        await self._leading().settle(orphans)
+
     async def settle_offsets(self, group: str) -> bool:
         """Have the transactions ended that have staged offsets of a stream group: one that is open is rolled back.
 
@@ -103,7 +128,7 @@ class PartitionTransactions:
         return True
 
     async def held(self, transaction: TransactionId, sets: Collection[int] | None = None) -> int:
-        """How many batches and offsets of the transaction, or of these sets in it, are stored. Raises NotLeader,
+        """How many batches, offsets and acks of the transaction, or of these sets in it, are stored. Raises NotLeader,
         DeadlineExceeded."""
         return await self._leading().held(transaction, sets)
 
@@ -162,7 +187,8 @@ class PartitionTransactions:
         self._counted = 0, 0
 
     def lead(self) -> None:
-        staging = Staging(self._port.state.staged, self._port.state.staged_offsets)
+        state = self._port.state
+        staging = Staging(state.staged, state.staged_offsets, state.staged_acks)
         self._log = TermLog(self._port, staging)
         self._led = LedTransactions(self._name, staging, self._log, self._ask, self._clock)
         self._led.start()
