@@ -26,7 +26,7 @@ from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.rules import Standing
 from tinymq.broker.work.applied_state import AppliedState
 from tinymq.broker.work.commands import command_of
-from tinymq.broker.work.transactional_jobs import RETRY_S, StagedPlace, TransactionalJobs
+from tinymq.broker.work.transactional_jobs import RETRY_S, AcksPlace, TransactionalJobs
 from tinymq.format.entry import Kind
 from tinymq.format.feature_level import TRANSACTIONS_LEVEL
 from tinymq.proto import partition_pb2 as pb
@@ -71,7 +71,7 @@ class Led:
         return grants
 
     async def begin(self, *grants: Grant, session: bytes = A, transaction: TransactionId = T) -> asyncio.Task[None]:
-        place = StagedPlace(transaction, COORDINATOR, 0)
+        place = AcksPlace(transaction, COORDINATOR, 0)
         task = asyncio.ensure_future(self.jobs.stage(session, grants, place))
         await turns()
         return task

@@ -39,8 +39,15 @@ class Place:
             settle=self.settle,
             wait=self.wait,
             lost=self._lose,
+            worker=self,
         )
         self.attach(term=5, keyed=keyed)
+
+    def check_transactional(self, cluster: object) -> None:
+        """The worker is open, and of the same client."""
+
+    def staged(self, work: PartitionWork) -> None:
+        """Other jobs may come."""
 
     async def wait(self, job: Job, timeout_s: float | None) -> None:
         raise NotImplementedError("no test of this file waits")

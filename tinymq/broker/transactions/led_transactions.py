@@ -84,7 +84,7 @@ class SentOffset(NamedTuple):
         )  # fmt: skip
 
 
-class Claim(Protocol):
+class AckClaim(Protocol):
     """The jobs of a queue group's worker, as the leader of the group has them in memory."""
 
     def check(self) -> None:
@@ -105,7 +105,7 @@ class SentAcks(NamedTuple):
     queue: pb.QueueRef
     session: bytes
     acked: bytes  # as in StageAcks
-    claim: Claim
+    claim: AckClaim
 
     @property
     def batch(self) -> StagedBatch:

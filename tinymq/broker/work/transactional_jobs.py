@@ -30,7 +30,7 @@ RETRY_S = 1.0  # until the next attempt to end the transactions of workers that 
 logger = structlog.get_logger("tinymq.broker")
 
 
-class StagedPlace(NamedTuple):
+class AcksPlace(NamedTuple):
     """The place of some acks in a transaction, and that transaction's coordinator."""
 
     transaction: TransactionId
@@ -61,7 +61,7 @@ class TransactionalJobs:
         """How many records are leased, or have a staged ack."""
         return self._jobs.taken
 
-    async def stage(self, session: bytes, grants: Sequence[Grant], place: StagedPlace) -> None:
+    async def stage(self, session: bytes, grants: Sequence[Grant], place: AcksPlace) -> None:
         """Stage acks of a worker's jobs, all or none. Raises as `PartitionTransactions.stage_acks`."""
         sent = SentAcks(
             place.transaction,
@@ -70,16 +70,16 @@ class TransactionalJobs:
             queue_ref(self._name, self._group_id, self._leases.era),
             session,
             pack_acks(grant.offset for grant in grants),
-            _Claim(self, session, grants),
+            _JobClaim(self, session, grants),
         )
         await self._partition.transactions.stage_acks(sent)
 
     def check(self, session: bytes, grants: Sequence[Grant]) -> None:
-        """See Claim."""
+        """See AckClaim."""
         self._jobs.check(session, grants)
 
     def appended(self, index: int, grants: Sequence[Grant]) -> None:
-        """See Claim."""
+        """See AckClaim."""
         self._appended.append((index, self._jobs.stage(grants)))
 
     def follow(self) -> None:
@@ -121,8 +121,8 @@ class TransactionalJobs:
             self._ending = None
 
 
-class _Claim(NamedTuple):
-    """A Claim (tinymq/broker/transactions/led_transactions.py)."""
+class _JobClaim(NamedTuple):
+    """A AckClaim (tinymq/broker/transactions/led_transactions.py)."""
 
     jobs: TransactionalJobs
     session: bytes

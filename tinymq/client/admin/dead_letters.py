@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinymq.base.errors import InvalidRequest
+from tinymq.base.types import transaction_name
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.leader_calls import ask_leader, topic_with
 from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_partition, check_topic
@@ -24,7 +25,9 @@ class GroupStory:
 
     group: str
     kind: str  # channel, stream, queue
-    state: str  # read, unread; of a queue group: free, leased, waiting, given up, burying, buried, settled
+    # read, unread; of a queue group: free, leased, waiting, given up, burying, buried, settled; staged: a transaction
+    # that is not over has its ack
+    state: str
     position: int  # of the group's cursor
     deliveries: int = 0  # that failed
     returns: int = 0  # deliveries that ended unstarted, because the worker died
@@ -39,6 +42,7 @@ class GroupStory:
     dead_offset: int | None = None  # None: not there yet
     reason: str = ""  # why it was given up
     blocked: str = ""  # why its burial does not go on
+    transaction: str = ""  # that has its ack, as `tinymq transaction` names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ class DeadLetterCalls:
 
 
 def _story(story: pb.GroupStory) -> GroupStory:
+    ref = story.transaction.producer_id, story.transaction.epoch, story.transaction.number
     return GroupStory(
         group=story.group,
         kind=story.kind,
@@ -144,4 +149,5 @@ def _story(story: pb.GroupStory) -> GroupStory:
         dead_offset=story.dead_offset if story.HasField("dead_offset") else None,
         reason=story.reason,
         blocked=story.blocked,
+        transaction=transaction_name(*ref) if story.HasField("transaction") else "",
     )

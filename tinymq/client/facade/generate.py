@@ -211,6 +211,7 @@ def _trimming(body: str) -> str:
 def _arguments(args: ast.arguments) -> str:
     """The arguments of the call that passes a signature's values on."""
     names = [arg.arg for arg in (*args.posonlyargs, *args.args)][1:]
+    names += [f"*{args.vararg.arg}"] if args.vararg else []
     names += [f"{arg.arg}={arg.arg}" for arg in args.kwonlyargs]
     return ", ".join([*names, *([f"**{args.kwarg.arg}"] if args.kwarg else [])])
 

@@ -131,7 +131,10 @@ TWINS = (
         "tinymq.client.work.worker",
         "Worker",
         by_hand="tinymq.client.facade.worker",
-        internal=frozenset({"arrival", "attached", "closed", "fail_in_hand", "leave", "say", "take", "take_one"}),
+        internal=frozenset(
+            {"arrival", "attached", "check_transactional", "closed", "fail_in_hand"}
+            | {"leave", "say", "staged", "take", "take_one"}
+        ),
     ),
     Twin(
         "tinymq.client.queue.queue",

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
-from enum import Enum
 from types import TracebackType
 from typing import Literal, NoReturn, Self
 
@@ -39,26 +37,17 @@ from tinymq.client.group.consumer import ConsumerCore
 from tinymq.client.produce.delivery import BatchDelivery, Delivery, StagedDelivery, staged_delivery_of
 from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, ProducerCore
 from tinymq.client.transaction.added_partitions import AddedPartitions
-from tinymq.client.transaction.consumed_offsets import ConsumedOffsets
+from tinymq.client.transaction.committed_progress import CommittedProgress
 from tinymq.client.transaction.owner import Begun, Owner
 from tinymq.client.transaction.refusals import aborted_by, check_plain
+from tinymq.client.transaction.state import TransactionState
+from tinymq.client.work.job import Job
 
 LOG = logging.getLogger("tinymq.client")
 
 Wait = Literal["visible", "decided"]
 
 UNKNOWN_HINT = "call commit again, or read back before you send again: the next transaction of this id ends this one"
-
-
-class TransactionState(Enum):
-    """How far a transaction is."""
-
-    NEW = "not begun"
-    OPEN = "open"
-    COMMITTING = "being committed"
-    COMMITTED = "committed"
-    ABORTED = "rolled back"
-    UNKNOWN = "of unknown outcome"  # the commit has no answer yet
 
 
 class TransactionCore:
@@ -94,7 +83,7 @@ class TransactionCore:
         self._left: Closed | None = None  # raised at the end of the block: the client was closed meanwhile
         self._begun: Begun | None = None
         self._partitions: AddedPartitions | None = None
-        self._offsets: ConsumedOffsets | None = None
+        self._progress: CommittedProgress | None = None
         self._producer: ProducerCore | None = None
         self._batches: Mapping[Place, int] = {}  # staged ones, from the first attempt to commit on
         forks.in_child(self, TransactionCore._forked)
@@ -147,7 +136,7 @@ class TransactionCore:
         request_s = self._cluster.config.request_timeout_ms / 1000
         self._partitions = AddedPartitions(self._owner.calls, self._begun, request_s, self._failed)
         self._producer = ProducerCore(self._cluster, producer_config(self.config), self._wake, self._partitions)
-        self._offsets = ConsumedOffsets(self._cluster, self._owner.calls, self._begun)
+        self._progress = CommittedProgress(self._cluster, self._owner.calls, self._begun)
         self._state = TransactionState.OPEN
         self.append = self._producer.append
 
@@ -199,8 +188,23 @@ class TransactionCore:
         """
         self._cluster.check_loop()
         self._open_producer()
-        assert self._offsets is not None, "an open transaction has begun"
-        self._offsets.add(await consumer.transactional(self._cluster))
+        assert self._progress is not None, "an open transaction has begun"
+        self._progress.offsets.add(await consumer.transactional(self._cluster))
+
+    def ack(self, *jobs: Job) -> None:
+        """Ack jobs of a worker with the transaction: they are settled exactly if it is committed. Waits for nothing.
+
+        If it is rolled back before `commit` has staged the acks, the jobs are in hand again; afterwards any worker gets
+        them, uncharged. Raises LeaseLost, InvalidRequest (settled already, of another client), Closed: none is acked.
+
+            async for job in worker:
+                async with mq.transaction("mailer-1") as tx:
+                    tx.ack(job)
+                    await tx.send("sent", job.value)
+        """
+        self._open_producer()
+        assert self._progress is not None, "an open transaction has begun"
+        self._progress.jobs.add(jobs)
 
     # ---- the end -------------------------------------------------------------------------------------
 
@@ -305,13 +309,13 @@ class TransactionCore:
     # ---- the steps -----------------------------------------------------------------------------------
 
     async def _staged(self, left: Callable[[], float]) -> Mapping[Place, int]:
-        """Wait until everything is staged, and return the number of batches and offsets in each partition."""
+        """Wait until everything is staged, and return the number of batches, offsets and acks in each partition."""
         assert self._producer is not None, "only a transaction that has begun is committed"
-        assert self._offsets is not None, "as above"
-        await asyncio.gather(self._flush(self._producer, left()), self._stage_offsets(self._offsets, left()))
+        assert self._progress is not None, "as above"
+        await asyncio.gather(self._flush(self._producer, left()), self._progress.stage(left(), self._failed))
         if self._failure is not None:
             await self._roll_back(self._failure, left())
-        return Counter(self._producer.written) + self._offsets.counts
+        return self._progress.with_batches(self._producer.written)
 
     async def _flush(self, producer: ProducerCore, timeout_s: float) -> None:
         try:
@@ -320,12 +324,6 @@ class TransactionCore:
             pass  # `_failed` was told of the first error
         except TimeoutError as error:
             self._failed(TransactionAborted(f"not everything was staged in time: {error}"))
-
-    async def _stage_offsets(self, offsets: ConsumedOffsets, timeout_s: float) -> None:
-        try:
-            await offsets.stage(timeout_s)
-        except TinymqError as error:
-            self._failed(error)
 
     async def _roll_back(self, failure: TinymqError, left_s: float) -> NoReturn:
         """Roll back what cannot be committed.
@@ -377,8 +375,8 @@ class TransactionCore:
     def _end(self, state: TransactionState, error: TinymqError | None = None) -> None:
         self._state = state
         self._drop(error or Closed(f"the transaction is {state.value}"))
-        if self._offsets is not None:
-            self._offsets.ended(committed=state is TransactionState.COMMITTED)
+        if self._progress is not None:
+            self._progress.ended(state)
         if self._begun is not None:
             self._owner.ended(self._begun, error)
 

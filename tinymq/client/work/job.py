@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, overload
 
-from tinymq.base.errors import InvalidRequest, TinymqError
+from tinymq.base.errors import InvalidRequest, LeaseLost, TinymqError
 from tinymq.client.consume.records import Message
 from tinymq.client.work.grants import Grant, Verb
 
@@ -28,6 +28,7 @@ class JobState(Enum):
     SETTLED = 3  # by the application; the answer may not have come yet
     RELEASED = 4  # given back, without having been begun
     LOST = 5  # another worker may have it
+    STAGED = 6  # acked in a transaction, which settles it if it is committed
 
 
 UNSTARTED = (JobState.WAITING, JobState.TAKEN, JobState.RELEASED)
@@ -60,7 +61,8 @@ class Job:
 
     A job that is not settled stays leased as long as its worker lives. What can no longer be settled is told by the
     worker's `on_lost`, and raised by `worker.flush()`. The first of ack, nack, reject and release decides: the same
-    verb again does nothing, and another one raises InvalidRequest. No verb raises for a job that was lost.
+    verb again does nothing, and another one raises InvalidRequest. No verb raises for a job that was lost. A job that a
+    transaction has acked (`tx.ack(job)`) is the transaction's: every verb but `extend` raises InvalidRequest.
 
     `grant` orders the deliveries of a record: of two, the later one has the greater `(grant.term, grant.number)`. A
     database that keeps it can refuse the write of a worker that lost its lease.
@@ -222,8 +224,35 @@ class Job:
         if self.in_hand:
             self._settle(self, Verb.EXTEND, None, "")
 
+    def _stage(self) -> JobState:
+        """Leave it to a transaction whether the job is settled, and return the state before: `_take_back` takes it.
+
+        Raises LeaseLost for a job that is lost, InvalidRequest for one that is settled or acked in a transaction.
+        """
+        before = self._state
+        if self._loss is not None:
+            raise LeaseLost(f"{self!r} was lost: {self._loss.message}")
+        if before is JobState.STAGED:
+            raise InvalidRequest(f"{self!r} is acked in another transaction", hint="ack a job in one transaction")
+        if not self.in_hand:
+            outcome = "not in hand" if self._settled_by is None else OUTCOMES[self._settled_by]
+            raise InvalidRequest(f"{self!r} is {outcome} already", hint="ack it in the transaction only")
+        self._state = JobState.STAGED
+        return before
+
+    def _take_back(self, before: JobState) -> None:
+        """The transaction was rolled back before the ack was staged: the job is in hand again, unless it was lost."""
+        self._state = before if self._loss is None else JobState.LOST
+
+    def _give_back(self, error: LeaseLost) -> None:
+        """The transaction was rolled back after the ack was staged: any worker gets the record."""
+        self._state, self._loss = JobState.LOST, error
+
     def _decide(self, verb: Verb, delay_s: float | None, error: str) -> None:
-        """Settle or release the job. Raises InvalidRequest if another verb has decided."""
+        """Settle or release the job. Raises InvalidRequest if another verb or a transaction has decided."""
+        if self._state is JobState.STAGED:
+            hint = "the transaction settles it: commit it, or roll it back"
+            raise InvalidRequest(f"{self!r} is acked in a transaction: {verb.name.lower()}() comes too late", hint=hint)
         if self.in_hand:
             self._settled_by = verb
             self._state = JobState.RELEASED if verb is Verb.RELEASE else JobState.SETTLED

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tinymq.base.errors import CorruptData, LeaseLost, SessionEnded, TinymqError
 from tinymq.client.cluster.routing import Topic
@@ -25,6 +26,9 @@ from tinymq.client.work.job import IN_HAND, UNSTARTED, Job, JobState
 from tinymq.format.batch import BatchLimits, decode_batch
 from tinymq.format.entry import crc32c
 from tinymq.proto import tinymq_pb2 as pb
+
+if TYPE_CHECKING:
+    from tinymq.client.work.transactional_jobs import TransactionalWorker
 
 FINAL = (Verb.ACK, Verb.NACK, Verb.REJECT, Verb.RELEASE)
 
@@ -63,9 +67,10 @@ class PartitionWork:
         settle: Callable[[Job, Verb, float | None, str], None],
         wait: Callable[[Job, float | None], Awaitable[None]],
         lost: Callable[[Job, TinymqError], None],
+        worker: TransactionalWorker,
     ) -> None:
         """`settle` is given to jobs, and `wait` waits for the answer to a job's ack. `lost` gets what another worker
-        may have, and that was in hand or settled."""
+        may have, and that was in hand or settled. `worker` is for transactions."""
         self.topic = topic
         self.partition = partition
         self.attachment = 0  # 0: none
@@ -88,6 +93,7 @@ class PartitionWork:
         self._session = new_session()
         self._settle = settle
         self.wait = wait
+        self.worker = worker
         self._lost = lost
         self._credit = credit  # of this attachment, in all
         self._credit_due = False
@@ -266,10 +272,11 @@ class PartitionWork:
         for job in jobs:
             if self.held.pop(job.grant.offset, None) is None:
                 continue
-            before, job._state, job._loss = job._state, JobState.LOST, error
+            before, job._loss = job._state, error
+            job._state = JobState.LOST if before is not JobState.STAGED else before  # of that, its transaction tells
             self._free(job)
             self._key_is_free(job, settled=False)
-            if before not in (JobState.WAITING, JobState.RELEASED):
+            if before not in (JobState.WAITING, JobState.RELEASED, JobState.STAGED):
                 self._lost(job, error)
             if job._answer is not None:
                 job._answer.give(error)
@@ -379,7 +386,8 @@ class PartitionWork:
         jobs = [
             job
             for job in self.held.values()
-            if (job._state is JobState.WAITING or job._state in IN_HAND) and not self._is_overdue(job, now_s)
+            if (job._state in (JobState.WAITING, JobState.STAGED) or job._state in IN_HAND)
+            and not self._is_overdue(job, now_s)
         ]
         if jobs:
             self.unsent.append(JobSettlement(Verb.EXTEND, jobs))

@@ -10,7 +10,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tinymq.base.errors import Closed, DeadlineExceeded, LeaseLost, OutcomeUnknown, TinymqError, WrongKind
+from tinymq.base.errors import (
+    Closed,
+    DeadlineExceeded,
+    InvalidRequest,
+    LeaseLost,
+    OutcomeUnknown,
+    TinymqError,
+    WrongKind,
+)
 from tinymq.client.cluster.background_tasks import Background
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.routing import Topic
@@ -230,6 +238,19 @@ class WorkerCore:
         if parts:
             self._leaders.send()
 
+    # ---- transactions (TransactionalWorker) -------------------------------------------------------------------
+
+    def check_transactional(self, cluster: Cluster) -> None:
+        if self._is_copy:
+            raise forks.forked()
+        if cluster is not self._cluster:
+            raise InvalidRequest("the job is of another client's worker", hint="use one client for both")
+        self._check()
+
+    def staged(self, work: PartitionWork) -> None:
+        self._take_new(work)
+        self._leaders.send()
+
     # ---- the partitions' leaders ------------------------------------------------------------------------------
 
     async def open(self) -> None:
@@ -260,6 +281,7 @@ class WorkerCore:
             settle=self.say,
             wait=self._answers.wait,
             lost=self._job_lost,
+            worker=self,
         )
 
     async def _make_group(self) -> GroupDescription:

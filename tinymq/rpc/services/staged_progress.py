@@ -14,7 +14,7 @@ from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.messages import command
 from tinymq.broker.state.outcome import CommandOutcome
 from tinymq.broker.transactions.led_transactions import SentOffset
-from tinymq.broker.work.transactional_jobs import StagedPlace
+from tinymq.broker.work.transactional_jobs import AcksPlace
 from tinymq.broker.work.workers import Workers
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
@@ -30,7 +30,7 @@ class RequestedAcks:
     group_id: int
     session: bytes
     grants: Sequence[Grant]
-    place: StagedPlace
+    place: AcksPlace
 
 
 Requested = part.Command | SentOffset | RequestedAcks
@@ -53,7 +53,7 @@ def parse_acks(group: str, requested: pb.ChannelCommand) -> RequestedAcks:
     if not grants or len(offsets) != len(grants):
         raise InvalidRequest("acks of no job, or of one job twice", hint="name each job once")
     transaction = place_of(said.transaction)
-    place = StagedPlace(transaction, said.transaction.coordinator, said.transaction.number)
+    place = AcksPlace(transaction, said.transaction.coordinator, said.transaction.number)
     return RequestedAcks(group, requested.group_id, said.session, grants, place)
 
 

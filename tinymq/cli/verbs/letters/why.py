@@ -27,8 +27,8 @@ def why(
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Output = "table",
 ) -> None:
-    """Show what became of a record in each group: read, free, leased to whom, waiting until when, failed how often and
-    why, buried where.
+    """Show what became of a record in each group: read, free, leased to whom, acked in which transaction, waiting until
+    when, failed how often and why, buried where.
 
     A leader remembers the leases and the reasons of failures; all else is replicated.
     """
@@ -59,6 +59,8 @@ def _parts(story: GroupStory) -> Iterator[str]:
     if story.worker:
         begun = "started" if story.started else "not started"
         yield f"leased to {visible(story.worker)} for {story.lease_left_ms / 1000:.1f} s more, {begun}"
+    if story.transaction:
+        yield f"its ack is in the transaction {visible(story.transaction)}, which is not over"
     if story.deliveries or story.returns:
         returned = f", {story.returns} times returned unstarted" if story.returns else ""
         yield f"failed deliveries: {story.deliveries}{returned}"

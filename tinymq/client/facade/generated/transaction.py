@@ -12,6 +12,7 @@ from tinymq.client.common.traces import trim
 from tinymq.client.facade.loop_thread import LoopThread
 from tinymq.client.produce.delivery import BatchDelivery
 from tinymq.client.transaction.transaction import TransactionCore, Wait
+from tinymq.client.work.job import Job
 
 
 class TransactionCalls:
@@ -72,6 +73,19 @@ class TransactionCalls:
         except TinymqError as raised:
             trim(raised)
             raise
+
+    def ack(self, *jobs: Job) -> None:
+        """Ack jobs of a worker with the transaction: they are settled exactly if it is committed. Waits for nothing.
+
+        If it is rolled back before `commit` has staged the acks, the jobs are in hand again; afterwards any worker gets
+        them, uncharged. Raises LeaseLost, InvalidRequest (settled already, of another client), Closed: none is acked.
+
+            for job in worker:
+                with mq.transaction("mailer-1") as tx:
+                    tx.ack(job)
+                    tx.send("sent", job.value)
+        """
+        self._async.ack(*jobs)
 
     def commit(self, wait: Wait = "visible", *, timeout: float | None = None) -> bool:
         """Commit, and return whether all partitions show the records already.

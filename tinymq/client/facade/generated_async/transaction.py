@@ -14,6 +14,7 @@ from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.facade.generated_async.consumer import AsyncConsumer
 from tinymq.client.produce.delivery import BatchDelivery, StagedDelivery
 from tinymq.client.transaction.transaction import TransactionCore, Wait
+from tinymq.client.work.job import Job
 
 
 class AsyncTransaction:
@@ -134,6 +135,19 @@ class AsyncTransaction:
         except TinymqError as raised:
             trim(raised)
             raise
+
+    def ack(self, *jobs: Job) -> None:
+        """Ack jobs of a worker with the transaction: they are settled exactly if it is committed. Waits for nothing.
+
+        If it is rolled back before `commit` has staged the acks, the jobs are in hand again; afterwards any worker gets
+        them, uncharged. Raises LeaseLost, InvalidRequest (settled already, of another client), Closed: none is acked.
+
+            async for job in worker:
+                async with mq.transaction("mailer-1") as tx:
+                    tx.ack(job)
+                    await tx.send("sent", job.value)
+        """
+        self._core.ack(*jobs)
 
     async def commit(self, wait: Wait = "visible", *, timeout: float | None = None) -> bool:
         """Commit, and return whether all partitions show the records already.
