@@ -13,6 +13,7 @@ from tinymq.base.errors import Closed, InvalidRequest, LeaseLost, OutcomeUnknown
 from tinymq.client import AsyncClient, Client, Job, Transaction, Worker
 from tinymq.testing import Cluster
 
+pytestmark = pytest.mark.long
 pytest_plugins = ["tinymq.testing.fixture"]
 
 
@@ -96,7 +97,6 @@ def stage(mq: Client, tx: Transaction) -> None:
     assert failures == []
 
 
-@pytest.mark.long
 def test_a_staged_job_is_nobodys_and_comes_back_uncharged(mq: Client, tinymq_cluster: Cluster) -> None:
     made(mq, "jb")
     other = tinymq_cluster.client()
@@ -120,7 +120,6 @@ def test_a_staged_job_is_nobodys_and_comes_back_uncharged(mq: Client, tinymq_clu
     assert (left(mq, "jb"), outputs(mq, "jb")) == (0, [b"0"])
 
 
-@pytest.mark.long
 def test_the_transaction_of_a_worker_that_is_gone_is_rolled_back(mq: Client, tinymq_cluster: Cluster) -> None:
     made(mq, "jc")
     gone = tinymq_cluster.client()
@@ -188,7 +187,6 @@ def test_which_jobs_a_transaction_takes(mq: Client, tinymq_cluster: Cluster) -> 
         late.ack(fourth)
 
 
-@pytest.mark.long
 def test_the_next_of_a_key_waits_for_the_decision(mq: Client) -> None:
     made(mq, "jf", jobs=0)
     for value in (b"0", b"1"):
@@ -221,7 +219,6 @@ def test_an_asynchronous_worker_acks_in_a_transaction(tinymq_cluster: Cluster) -
     asyncio.run(scenario())
 
 
-@pytest.mark.long
 def test_a_worker_that_hangs_publishes_nothing_that_another_handles(mq: Client, tinymq_cluster: Cluster) -> None:
     """Its session ends while its transaction is open."""
     made(mq, "jh")

@@ -64,13 +64,13 @@ class TransactionalJobs:
     async def stage(self, session: bytes, grants: Sequence[Grant], place: AcksPlace) -> None:
         """Stage acks of a worker's jobs, all or none. Raises as `PartitionTransactions.stage_acks`."""
         sent = SentAcks(
-            place.transaction,
-            place.coordinator,
-            place.number,
-            queue_ref(self._name, self._group_id, self._leases.era),
-            session,
-            pack_acks(grant.offset for grant in grants),
-            _JobClaim(self, session, grants),
+            transaction=place.transaction,
+            coordinator=place.coordinator,
+            number=place.number,
+            queue=queue_ref(self._name, self._group_id, self._leases.era),
+            session=session,
+            acked=pack_acks(grant.offset for grant in grants),
+            claim=_JobClaim(self, session, grants),
         )
         await self._partition.transactions.stage_acks(sent)
 

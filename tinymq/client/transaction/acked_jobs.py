@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from tinymq.base.errors import LeaseLost, TransactionAborted
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.cluster.transaction_calls import Place, TransactionCalls
+from tinymq.client.cluster.transactional_id_calls import Place, TransactionalIdCalls
 from tinymq.client.consume import cursors
 from tinymq.client.transaction.owner import Begun
 from tinymq.client.work.job import Job, JobState
@@ -19,11 +19,11 @@ from tinymq.proto import tinymq_pb2 as pb
 class AckedJobs:
     """The jobs that were acked by the time of the commit."""
 
-    def __init__(self, cluster: Cluster, calls: TransactionCalls, begun: Begun) -> None:
+    def __init__(self, cluster: Cluster, calls: TransactionalIdCalls, begun: Begun) -> None:
         self.counts: Counter[Place] = Counter()  # of requests that were staged, by partition
         self._cluster = cluster
         self._calls = calls
-        self._transaction, self._coordinator = begun
+        self._transaction, self._coordinator, _ = begun
         self._in_hand: dict[Job, JobState] = {}  # not staged, with the state that each comes back to
         self._staged: list[Job] = []
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from tinymq.base.errors import TinymqError
 from tinymq.client.cluster.cluster import Cluster
-from tinymq.client.cluster.transaction_calls import Place, TransactionCalls
+from tinymq.client.cluster.transactional_id_calls import Place, TransactionalIdCalls
 from tinymq.client.transaction.acked_jobs import AckedJobs
 from tinymq.client.transaction.consumed_offsets import ConsumedOffsets
 from tinymq.client.transaction.owner import Begun
@@ -18,7 +18,7 @@ from tinymq.client.transaction.state import TransactionState
 class CommittedProgress:
     """One object per transaction that has begun."""
 
-    def __init__(self, cluster: Cluster, calls: TransactionCalls, begun: Begun) -> None:
+    def __init__(self, cluster: Cluster, calls: TransactionalIdCalls, begun: Begun) -> None:
         self.offsets = ConsumedOffsets(cluster, calls, begun)
         self.jobs = AckedJobs(cluster, calls, begun)
 

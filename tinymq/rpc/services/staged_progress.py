@@ -18,8 +18,8 @@ from tinymq.broker.work.transactional_jobs import AcksPlace
 from tinymq.broker.work.workers import Workers
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.common.grants import read_grants
 from tinymq.rpc.services.staged_batches import place_of
+from tinymq.rpc.services.work import read_grants
 
 
 @value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from tinymq.access.stream_guard import Access, StreamGuard
 from tinymq.base.errors import Closed, InvalidRequest, TinymqError
 from tinymq.base.group_config import RETRY_MS_MAX
 from tinymq.base.types import check_channel_name
-from tinymq.broker.groups.lease_values import Grant
+from tinymq.broker.groups.lease_values import Era, Grant
 from tinymq.broker.serve.slices import Slice
 from tinymq.broker.work.attachment import Attached, Attachment, AttachRequest, Refused, Verb
 from tinymq.broker.work.granted_records import GrantedBatch
@@ -19,9 +19,9 @@ from tinymq.broker.work.group_leader import GroupLeader
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.common.broker_state import Serving
-from tinymq.rpc.common.grants import read_grants, write_grants
 from tinymq.rpc.common.reply_stream import start_writer
 
+GRANTS_MAX = 10_000  # in one settlement, and held at one partition
 UNANSWERED_MAX = 1000  # settlements of one stream, before the broker stops reading it
 ATTACHMENTS_MAX = 1024  # of one stream
 QUEUED_BYTES_MAX = 8 << 20  # of records that wait to be sent: the broker grants no more meanwhile
@@ -298,3 +298,35 @@ class WorkStream:
 
 
 _NUMBERS = {field.name: field.number for field in pb.WorkReply.DESCRIPTOR.fields}
+
+
+def read_grants(packed: Iterable[pb.Grants], *, started: bool) -> list[Grant]:
+    """Raises InvalidRequest for more than a worker may hold."""
+    found: list[Grant] = []
+    for grants in packed:
+        era = Era(grants.history, grants.generation)
+        for run in grants.runs:
+            if not 0 < run.count <= GRANTS_MAX - len(found) or (run.offset | run.number) >> 62:
+                raise InvalidRequest(f"a run of {run.count} grants", hint=f"1 to {GRANTS_MAX} grants in one message")
+            offset, number, term, delivery = run.offset, run.number, run.term, run.delivery
+            found += [Grant(offset + n, term, number + n, delivery, era, started) for n in range(run.count)]
+    return found
+
+
+def write_grants(grants: Iterable[Grant]) -> list[pb.Grants]:
+    """Grants as runs, by history and generation."""
+    by_era: dict[Era, pb.Grants] = {}
+    last: tuple[int, int, int, int] | None = None
+    run: pb.GrantRun | None = None
+    before: Era | None = None
+    for grant in grants:
+        offset, term, number, delivery, era, _ = grant
+        if run is not None and last == (offset - 1, term, number - 1, delivery) and before == era:
+            run.count += 1
+        else:
+            packed = by_era.get(era)
+            if packed is None:
+                packed = by_era[era] = pb.Grants(history=era.history, generation=era.generation)
+            run = packed.runs.add(offset=offset, count=1, term=term, number=number, delivery=delivery)
+        last, before = (offset, term, number, delivery), era
+    return list(by_era.values())

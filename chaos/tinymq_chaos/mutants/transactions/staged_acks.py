@@ -38,5 +38,7 @@ def staged_acks_settle_nothing(real: Any, self: StagedAcks, transaction: Transac
     "the transaction of a worker that is gone ends", test=f"{LEADER}a_record_of_a_worker_that_is_gone_is_free_at_once"
 )
 @replaces(StagedAcks.orphans)
-def transactions_outlive_their_workers(_: Any, self: StagedAcks, *which: object) -> list[TransactionId]:
+def transactions_outlive_their_workers(
+    _: Any, self: StagedAcks, group: str, generation: int, sessions: object
+) -> list[TransactionId]:
     return []
