@@ -31,6 +31,17 @@ A, B = (PartitionId(TopicId(b"t" * 16), number) for number in range(2))
 T = transaction_of(7)
 SECOND_US = 1_000_000
 
+GOLDEN: dict[str, tuple[HalfCommand, str]] = {
+    "begin_half": (
+        BeginHalf(7, A, b"order 42", 6_000_000),
+        "0a08636865636b6f7574a20123080712107474747474747474747474747474747422086f7264657220343228809bee02",
+    ),
+    "end_half": (EndHalf(T, commit=True, held=1), "0a08636865636b6f7574aa010a0a040807180110011801"),
+    "count_check": (CountCheck(T, 3), "0a08636865636b6f7574b201080a04080718011003"),
+    "give_up_half": (GiveUpHalf(T), "0a08636865636b6f7574ba01060a0408071801"),
+    "confirm_half": (ConfirmHalf(T), "0a08636865636b6f7574c201060a0408071801"),
+}
+
 
 class State:
     """A replica's state, and the time of its next entry."""
@@ -83,6 +94,13 @@ def _due(state: State) -> Iterator[float]:
             state.now_us += SECOND_US
         yield (state.now_us - begun_us) / SECOND_US
         state.does(CountCheck(T, state.half.checks))
+
+
+@pytest.mark.parametrize("kind", GOLDEN)
+def test_each_command_has_the_bytes_that_were_written_down(kind: str) -> None:
+    command, golden = GOLDEN[kind]
+    assert pack_half_command(GROUP, command).hex() == golden
+    assert parse_half_command(bytes.fromhex(golden)) == (GROUP, command)
 
 
 def test_the_schedule_is_that_of_rocketmq(state: State) -> None:

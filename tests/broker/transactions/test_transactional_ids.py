@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.broker.transactions.test_half_messages import GOLDEN as GOLDEN_OF_HALVES
 from tests.broker.transactions.test_sink_applications import GOLDEN as GOLDEN_OF_SINKS
 from tinymq.base.errors import CorruptData
 from tinymq.base.types import PartitionId
@@ -123,7 +124,7 @@ def test_each_command_has_the_bytes_that_were_written_down(kind: str) -> None:
 
 def test_every_command_is_written_down() -> None:
     fields = pb.TransactionCommand.DESCRIPTOR.oneofs_by_name["command"].fields
-    assert set(GOLDEN) | set(GOLDEN_OF_SINKS) == {field.name for field in fields}
+    assert {*GOLDEN, *GOLDEN_OF_SINKS, *GOLDEN_OF_HALVES} == {field.name for field in fields}
 
 
 def test_the_state_has_the_bytes_that_were_written_down_and_comes_back_from_them() -> None:
