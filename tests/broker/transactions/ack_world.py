@@ -253,9 +253,11 @@ class AckWorld(StagedWorld):
 
     def _idle(self, state: State, worker: Worker) -> State:
         """The worker goes on. A job whose ack is not staged comes back into its hand, and it gives that back."""
-        leased = state.leased
-        if leased is not None and leased.session == worker.session and leased.grant == worker.grant:
-            state = state._replace(leased=None)
+        leased, grant = state.leased, worker.grant
+        if leased is not None and grant is not None:
+            # A new leader has the grant as started: term and number name it.
+            own = (leased.session, *leased.grant[1:3]) == (worker.session, *grant[1:3])
+            state = state._replace(leased=None) if own else state
         return _with(state, worker._replace(step="idle", grant=None))
 
     # ---- sessions

@@ -68,7 +68,6 @@ SCOPES = {
 }
 LONG = {
     "a session ends": AckScope(silences=1),
-    "a lease runs out, and a new leader": AckScope(expiries=1, elections=1),
     "a worker dies, and a new leader": AckScope(deaths=1, elections=1),
     "a lease runs out, and a seek": AckScope(expiries=1, seeks=1),
     "a hasty worker, and a new leader": AckScope(workers=1, begins=2, elections=1, hasty=True),
@@ -94,6 +93,7 @@ def test_no_job_of_a_larger_world_is_handled_twice_or_lost(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_no_random_path_handles_a_job_twice(seed: int) -> None:
+    """A lease that runs out, and a new leader: that world alone has more than a million states."""
     scope = AckScope(
         begins=3, expiries=3, silences=1, deaths=1, elections=2, timeouts=1, seeks=1, hasty=seed % 2 == 0, ordered=True
     )
