@@ -76,6 +76,13 @@ def test_limits_and_clocks_are_judged(tmp_path: Path) -> None:
     assert missing.verdict == "wrong"
 
 
+def test_a_slow_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for took_ms, verdict in ((0.5, "ok"), (100.0, "warning")):
+        monkeypatch.setattr(doctor, "sync_times_ms", lambda directory, took_ms=took_ms: [took_ms, took_ms, 3 * took_ms])
+        _, sync = doctor.disk(tmp_path)
+        assert (sync.verdict, "a faster disk" in sync.do) == (verdict, verdict == "warning")
+
+
 # ---- bench ----------------------------------------------------------------------------------------------------------
 
 
