@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinymq.base.errors import NotLeader, OutcomeUnknown
@@ -61,13 +61,13 @@ class PartitionModel:
         assert self.led is not None
         await self.led.stage(SentBatch(batch, 0, b"", 1, 0, 0))
 
-    async def held(self, transaction: TransactionId) -> int:
+    async def held(self, transaction: TransactionId, sets: Collection[int] | None = None) -> int:
         assert self.led is not None
-        return await self.led.held(transaction)
+        return await self.led.held(transaction, sets)
 
-    async def end(self, transaction: TransactionId, *, publish: bool) -> None:
+    async def end(self, transaction: TransactionId, *, publish: bool, sets: Collection[int] | None = None) -> None:
         assert self.led is not None
-        await self.led.end(transaction, publish=publish)
+        await self.led.end(transaction, publish=publish, sets=sets)
 
     # ---- the log
 

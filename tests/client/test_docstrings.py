@@ -22,16 +22,19 @@ import tinymq
 from tinymq import Client
 from tinymq.client.admin.admin import AsyncAdmin
 from tinymq.client.admin.group_admin import AsyncGroupAdmin
+from tinymq.client.cluster.transaction_admin import AsyncTransactionAdmin
 from tinymq.client.facade.generated.access import Access
 from tinymq.client.facade.generated.admin import Admin
 from tinymq.client.facade.generated.group_admin import GroupAdmin
+from tinymq.client.facade.generated.transactions.transaction_admin import TransactionAdmin
 from tinymq.rpc.operator_calls.first_administrator import make_administrator
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 
 NAMES = {name: getattr(tinymq, name) for name in tinymq.__all__}
 REACHED = {"Admin": Admin, "GroupAdmin": GroupAdmin, "Access": Access}  # by `mq.admin` and `mq.access`
-DOCUMENTED = {**NAMES, **REACHED, "AsyncAdmin": AsyncAdmin, "AsyncGroupAdmin": AsyncGroupAdmin}
+INHERITED = {"TransactionAdmin": TransactionAdmin, "AsyncTransactionAdmin": AsyncTransactionAdmin}  # a part of Admin
+DOCUMENTED = {**NAMES, **REACHED, **INHERITED, "AsyncAdmin": AsyncAdmin, "AsyncGroupAdmin": AsyncGroupAdmin}
 # Objects that do something, as opposed to values and settings. Each method is in an example.
 ACTIVE = (
     *REACHED,

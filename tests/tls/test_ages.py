@@ -80,10 +80,10 @@ def streams(cluster: Cluster) -> set[int]:
 def links(cluster: Cluster) -> dict[tuple[int, int, Channel], object]:
     """What each broker has dialled."""
     return {
-        (here, peer, channel): link.connection
+        (here, peer, channel): dialer.connection
         for here, app in cluster.brokers.items()
-        for (peer, channel), link in app._transport._links.items()  # type: ignore[union-attr]
-        if link.connection is not None
+        for (peer, channel), dialer in app._transport._dialers.items()  # type: ignore[union-attr]
+        if dialer.connection is not None
     }
 
 

@@ -141,7 +141,7 @@ def test_a_cluster_that_moves_to_tls_stays_connected(tmp_path: Path, one: str, o
         a, b = await started(net, 1, 2)
         await sends_all(a, b)
         assert isinstance(a.transport, TcpTransport)
-        link = a.transport._links[2, Channel.BULK]
+        link = a.transport._dialers[2, Channel.BULK]
         assert link.connection is not None
         assert link.connection._transport is not None
         encrypted = link.connection._transport.get_extra_info("ssl_object") is not None
@@ -200,7 +200,7 @@ def test_an_old_connection_ends_and_another_one_follows(tmp_path: Path, ends_it:
     async def scenario(net: TlsNetwork) -> None:
         net.age_s_max[ends_it] = 0.3
         a, b = await started(net, 1, 2)
-        first = a.transport._links[2, Channel.BULK].connection
+        first = a.transport._dialers[2, Channel.BULK].connection
         assert first is not None
         assert isinstance(await asyncio.wait_for(first.lost, DEADLINE_S), BrokerUnreachable | Closed)
         await b.events.until(lambda: a.transport.connected(2, Channel.BULK))

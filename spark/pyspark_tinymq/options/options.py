@@ -138,7 +138,7 @@ _SINK = (
            "(docs/spark-sink.md).", "true", (SINK,)),
     Option("sinkTimeoutMs", whole(1000, 604_800_000), "86400000", "With `exactlyOnce`: rows that nobody commits are "
            "dropped so long after the last sign of life of their job.", "3600000", (SINK,)),
-    Option("includePlace", kinds.FLAG, "true; with `exactlyOnce`, false", "Give each record its place in the query "
+    Option("includePlace", kinds.FLAG, "true (with `exactlyOnce`: false)", "Give each record its place in the query "
            "as the header `tinymq.place`, by which `drop_repeats` tells what was written twice.", "false", (SINK,)),
     Option("txnAppId", kinds.TEXT, "the query's id; of a batch, a random one",
            "The application that places name, and whose versions `exactlyOnce` writes once: the same for all writes "

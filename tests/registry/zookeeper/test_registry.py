@@ -442,6 +442,6 @@ def test_conflicts_are_named(zookeeper_server: ZookeeperServer) -> None:
         async with bench(zookeeper_server) as b:
             await b.start(1)
             with pytest.raises(StaleTree, match="/version: NodeExists"):
-                await b.sessions[0].commit([zookeeper.tree.Create("/version")])
+                await b.sessions[0].commit([zookeeper.tree.CreateNode("/version")])
 
     asyncio.run(main())

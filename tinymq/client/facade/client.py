@@ -61,6 +61,9 @@ class Client(ClientCalls):
             mq.cancel("orders", later.partition, later.schedule_id)
             with mq.transaction("billing-1") as tx:
                 tx.send("orders", b"...")
+            mq.half_message("orders", b"...", producer_group="checkout").commit()
+            with mq.checker("checkout", lambda half: "commit") as checker:
+                print(checker.producer_group)
             with mq.reader("orders", start=Offset(5), end="latest") as reader:
                 print(len(reader.poll()))
             print(mq.frame("orders").count())

@@ -39,7 +39,8 @@ class AsyncHalfMessage:
     AsyncClient.half_message().
 
         half = await mq.half_message("orders", b"...", producer_group="checkout", context=b"order 42")
-        if await paid():  # a transaction of your own
+        paid = True  # what a transaction of your own came to
+        if paid:
             await half.commit()
         else:
             await half.rollback()

@@ -80,10 +80,11 @@ class TransactionCalls:
         If it is rolled back before `commit` has staged the acks, the jobs are in hand again; afterwards any worker gets
         them, uncharged. Raises LeaseLost, InvalidRequest (settled already, of another client), Closed: none is acked.
 
-            for job in worker:
-                with mq.transaction("mailer-1") as tx:
-                    tx.ack(job)
-                    tx.send("sent", job.value)
+            with mq.worker("emails", group="mailer") as worker:
+                for job in worker.poll(timeout=5.0):
+                    with mq.transaction("mailer-1") as tx:
+                        tx.ack(job)
+                        tx.send("orders", job.value)
         """
         self._async.ack(*jobs)
 

@@ -142,10 +142,11 @@ class AsyncTransaction:
         If it is rolled back before `commit` has staged the acks, the jobs are in hand again; afterwards any worker gets
         them, uncharged. Raises LeaseLost, InvalidRequest (settled already, of another client), Closed: none is acked.
 
-            async for job in worker:
-                async with mq.transaction("mailer-1") as tx:
-                    tx.ack(job)
-                    await tx.send("sent", job.value)
+            async with mq.worker("emails", group="mailer") as worker:
+                for job in await worker.poll(timeout=5.0):
+                    async with mq.transaction("mailer-1") as tx:
+                        tx.ack(job)
+                        await tx.send("orders", job.value)
         """
         self._core.ack(*jobs)
 

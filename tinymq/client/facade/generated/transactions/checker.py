@@ -20,7 +20,8 @@ class Checker:
 
         with mq.checker("checkout", check) as checker:
             print(checker.producer_group, checker.closed)
-            checker.wait()  # for a program that does nothing else
+
+    A program that does nothing else calls `checker.wait()` there.
 
     Any number of programs may check for one group; each half message is shown to one of them at a time.
     """

@@ -14,7 +14,8 @@ class HalfMessage:
     Client.half_message().
 
         half = mq.half_message("orders", b"...", producer_group="checkout", context=b"order 42")
-        if paid():  # a transaction of your own
+        paid = True  # what a transaction of your own came to
+        if paid:
             half.commit()
         else:
             half.rollback()
