@@ -22,7 +22,7 @@ from tinymq.net import loopback_ports
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 ADDRESS = "127.0.0.1:7070"
-RECORDS = {"emails": 1000, "orders": 1002}  # that the README has sent when it handles them
+RECORDS = {"emails": 1000, "orders": 1003}  # that the README has sent when it handles them
 COMMAND_S_MAX = 60.0
 END_S_MAX = 20.0  # of a command that is given up: brokers that it was starting are stopped again
 PASTING_S_MAX = 300.0  # some thirty processes, one after the other, beside whatever else the machine does

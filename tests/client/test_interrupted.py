@@ -22,8 +22,8 @@ from tinymq.client.produce import (
     batcher,
     buffer_pool,
     delivery,
-    owners,
     producer_batch,
+    queue_owners,
     send_queue,
     topic_buffers,
     whole_batches,
@@ -36,7 +36,7 @@ from tinymq.format import batch
 from tinymq.format.batch import SCHEMA
 
 MODULES = (
-    facade_producer, batch, batcher, delivery, producer_batch, send_queue, owners, buffer_pool, topic_buffers,
+    facade_producer, batch, batcher, delivery, producer_batch, send_queue, queue_owners, buffer_pool, topic_buffers,
     whole_batches,
 )  # fmt: skip
 Taken = dict[bytes, tuple[ProducerBatch, int]]  # by value
