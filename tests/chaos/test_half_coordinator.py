@@ -89,7 +89,13 @@ class Story:
             own = {(COORDINATOR.topic_id, 0): raft.machine}
             partitions = world.coordinators[raft.number]
             made = HalfCoordinator(
-                registry, partitions, partial(dict, own), registry, self.partitions, world.clock, self.counts
+                registry=registry,
+                partitions=partitions,
+                replicas=partial(dict, own),
+                producer_ids=registry,
+                leaders=self.partitions,
+                clock=world.clock,
+                meter=self.counts,
             )
             raft.machine.on_half, raft.machine.on_role = made.on_changed, made.on_role
             self.coordinators[raft.number] = made

@@ -22,6 +22,7 @@ from tests.client.grpc_brokers import GrpcBrokers
 from tinymq import Client, Delivery, NotDelivered, Offset
 from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, UnknownTopic
 from tinymq.client.facade.client import loop_thread_of
+from tinymq.client.produce.producer_batch import acquired, locked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -119,7 +120,8 @@ def test_a_blocking_call_in_a_callback_raises(mq: Client, brokers: GrpcBrokers) 
     assert "callback" in str(caught[0])
 
 
-def test_a_signal_that_another_thread_takes_ends_a_wait(mq: Client) -> None:
+@pytest.mark.parametrize("of", ["a call", "a delivery"])
+def test_a_signal_that_another_thread_takes_ends_a_wait(mq: Client, of: str) -> None:
     """The main thread blocks the signal, so that the system gives it to another thread. Only the main thread can run
     its function: the wait must see by itself that it is due."""
 
@@ -135,6 +137,13 @@ def test_a_signal_that_another_thread_takes_ends_a_wait(mq: Client) -> None:
         waiting.set()
         await asyncio.Event().wait()
 
+    def wait() -> None:
+        if of == "a call":
+            loop_thread_of(mq).run(never())
+        else:
+            waiting.set()
+            acquired(locked(), None)
+
     def interrupt() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         waiting.wait()
@@ -146,7 +155,7 @@ def test_a_signal_that_another_thread_takes_ends_a_wait(mq: Client) -> None:
         interrupting = threading.Thread(target=interrupt)
         interrupting.start()
         with pytest.raises(Signalled):
-            loop_thread_of(mq).run(never())
+            wait()
         interrupting.join()
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})

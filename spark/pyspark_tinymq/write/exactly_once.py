@@ -37,7 +37,7 @@ LOG = logging.getLogger("pyspark_tinymq")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all tasks of a write have in common, whoever runs them."""
+    """What all tasks of a write have in common, on each executor."""
 
     application: str
     version: int

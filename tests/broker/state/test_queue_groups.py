@@ -262,6 +262,23 @@ def test_a_group_has_bounds_of_its_own(at: Queue, bound: str, monkeypatch: pytes
     assert outcome.refused == (((6, 7),) if bound == "RANGES_MAX" else ((8, 9),))
 
 
+def test_a_burial_may_end_beyond_the_bound_and_the_state_is_read_again(
+    at: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy is committed: the record has to be settled, with room or without."""
+    assert queue_groups.LOADED_RANGES_MAX >= queue_group.RANGES_MAX + queue_group.BURIALS_MAX
+    monkeypatch.setattr(queue_groups, "RANGES_MAX", 1, raising=False)
+    monkeypatch.setattr(queue_group, "RANGES_MAX", 1)
+    monkeypatch.setattr(queue_groups, "LOADED_RANGES_MAX", 2)
+    at.settle((2, 3))
+    at.bury(6)
+    at.end_burial()
+    assert at.settled == [2, 6]
+    other = PartitionState()
+    other.load(at.state.dump())
+    assert other.dump() == at.state.dump()
+
+
 # ---- as bytes
 
 GOLDEN = (

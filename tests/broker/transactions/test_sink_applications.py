@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from tests.broker.transactions.commanded_replica import CommandedReplica
 from tinymq.base.errors import CorruptData
 from tinymq.base.types import PartitionId
-from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions import sink_applications, sink_rules
 from tinymq.broker.transactions.commands import NoteLoss, Resolve, pack_command, parse_command
@@ -29,8 +29,7 @@ from tinymq.broker.transactions.sink_commands import (
 )
 from tinymq.broker.transactions.sink_rules import KEPT_TEMPORARY_US, KEPT_US, OPENED_MAX
 from tinymq.broker.transactions.transactional_id import Phase
-from tinymq.broker.transactions.transactional_ids import Applied, SinkApplied, TransactionalIds
-from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
+from tinymq.broker.transactions.transactional_ids import Applied, SinkApplied
 from tinymq.proto import group_pb2 as group_pb
 
 A, B = PartitionId(b"a" * 16, 0), PartitionId(b"b" * 16, 1)
@@ -66,12 +65,8 @@ GOLDEN_STATE = (
 )
 
 
-class Sinks:
-    """A replica, to which commands are applied at times that a test names."""
-
-    def __init__(self) -> None:
-        self.replica = CoordinatorReplica("__coordinator/0", lambda broker: None)
-        self.index = 0
+class Sinks(CommandedReplica):
+    """Commands are applied at times that a test names."""
 
     def apply(self, command: SinkCommand, now_us: int = 0, name: str = APPLICATION) -> SinkApplication | Refusal | None:
         applied = self.ids.apply(pack_command(name, command), now_us)
@@ -79,25 +74,12 @@ class Sinks:
         assert applied.name == name
         return applied.result
 
-    def apply_bytes(self, payload: bytes) -> None:
-        self.index += 1
-        self.replica.apply(entry(self.index, payload))
-
-    @property
-    def ids(self) -> TransactionalIds:
-        return self.replica.transactional_ids
-
     @property
     def state(self) -> SinkApplication:
         return self.ids.sinks.states[APPLICATION]
 
     def transaction(self, producer_id: int) -> SetsTransaction:
         return self.state.transactions[producer_id]
-
-
-def entry(index: int, payload: bytes) -> Entry:
-    new = NewEntry(Kind.COMMAND, payload, version=3)
-    return make_entry(new, index=index, term=1, prev_crc=0, base_offset=0, append_time_us=100)
 
 
 def opening(version: int, fresh: int, run: str = "run", query: str = "q") -> OpenSet:
@@ -273,7 +255,7 @@ def test_each_call_for_a_run_renews_its_time() -> None:
 def test_an_application_is_kept_for_thirty_days_and_a_temporary_one_for_an_hour() -> None:
     for temporary, kept_us in ((False, KEPT_US), (True, KEPT_TEMPORARY_US)):
         made = Sinks()
-        made.apply(CommitSets(1, "q", 0, (), {}, {}, temporary), 5)
+        made.apply(CommitSets(1, "q", 0, sets=(), expected={}, held={}, temporary=temporary), 5)
         assert made.apply(ExpireApplication(), kept_us + 4) is not None
         assert made.apply(ExpireApplication(), kept_us + 5) is None
         assert made.replica.dump() == b""

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from tests.broker.transactions.commanded_replica import CommandedReplica
 from tests.broker.transactions.test_half_messages import GOLDEN as GOLDEN_OF_HALVES
 from tests.broker.transactions.test_sink_applications import GOLDEN as GOLDEN_OF_SINKS
 from tinymq.base.errors import CorruptData
 from tinymq.base.types import PartitionId
-from tinymq.broker.members.coordinator_replica import CoordinatorReplica
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions import resolutions, transactional_ids
 from tinymq.broker.transactions.commands import (
@@ -31,8 +31,7 @@ from tinymq.broker.transactions.commands import (
 )
 from tinymq.broker.transactions.rules import EXPIRY_US, Refusal, Standing
 from tinymq.broker.transactions.transactional_id import Phase, TransactionalId
-from tinymq.broker.transactions.transactional_ids import Applied, TransactionalIds
-from tinymq.format.entry import Entry, Kind, NewEntry, make_entry
+from tinymq.broker.transactions.transactional_ids import Applied
 from tinymq.proto import group_pb2 as group_pb
 from tinymq.proto import transaction_pb2 as pb
 
@@ -69,12 +68,8 @@ GOLDEN_STATE = (
 )
 
 
-class Ids:
-    """A replica, to which commands are applied at times that a test names."""
-
-    def __init__(self) -> None:
-        self.replica = CoordinatorReplica("__coordinator/0", lambda broker: None)
-        self.index = 0
+class Ids(CommandedReplica):
+    """Commands are applied at times that a test names."""
 
     def apply(self, command: Command, now_us: int = 0, name: str = ID) -> TransactionalId | Refusal | None:
         applied = self.ids.apply(pack_command(name, command), now_us)
@@ -82,22 +77,9 @@ class Ids:
         assert applied.name == name
         return applied.result
 
-    def apply_bytes(self, payload: bytes) -> None:
-        self.index += 1
-        self.replica.apply(entry(self.index, payload))
-
-    @property
-    def ids(self) -> TransactionalIds:
-        return self.replica.transactional_ids
-
     @property
     def state(self) -> TransactionalId:
         return self.ids.states[ID]
-
-
-def entry(index: int, payload: bytes) -> Entry:
-    new = NewEntry(Kind.COMMAND, payload, version=3)
-    return make_entry(new, index=index, term=1, prev_crc=0, base_offset=0, append_time_us=100)
 
 
 def with_two_transactions() -> Ids:

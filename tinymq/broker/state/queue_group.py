@@ -22,6 +22,7 @@ from tinymq.broker.state.staged import TransactionId
 
 # Part of the replicated behaviour, not settings: replicas with different values would compute different states.
 RANGES_MAX = 20_000  # ranges that are settled out of order; leaders stop granting long before
+LOADED_RANGES_MAX = 2 * RANGES_MAX  # of a stored state: the ends of burials settle records beyond RANGES_MAX
 FAILURES_MAX = 20_000
 SESSIONS_MAX = 1000
 BURIALS_MAX = 64

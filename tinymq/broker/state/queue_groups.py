@@ -19,8 +19,8 @@ from tinymq.broker.state.queue_group import (
     BURIAL_BYTES_MAX,
     BURIALS_MAX,
     FAILURES_MAX,
+    LOADED_RANGES_MAX,
     MESSAGE_ID_BYTES,
-    RANGES_MAX,
     SESSION_BYTES,
     SESSIONS_MAX,
     STATE_BYTES_MAX,
@@ -331,7 +331,7 @@ def _load_group(packed: pb.QueueGroup, end: int) -> QueueGroup:
             end=buried.end,
             headers=buried.headers,
         )
-    _check(len(group.settled) <= RANGES_MAX and len(group.failures) <= FAILURES_MAX)
+    _check(len(group.settled) <= LOADED_RANGES_MAX and len(group.failures) <= FAILURES_MAX)
     _check(len(group.sessions) * SESSION_BYTES == len(sessions) and len(group.sessions) <= SESSIONS_MAX)
     _check(len(group.burials) == len(packed.burials) <= BURIALS_MAX)
     return group

@@ -25,11 +25,11 @@ from tinymq.client.common.forks import forked
 from tinymq.client.common.traces import trim
 from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.client.produce import exit
+from tinymq.client.produce.producer_batch import SIGNAL_S
 
 T = TypeVar("T")
 LOG = logging.getLogger("tinymq.client")
 
-SIGNAL_S = 0.25  # how late the function of a signal may run while the main thread waits
 SETTLE_S = 1.0  # how long calls that gRPC still holds may take to end once their client is closed
 
 
@@ -153,11 +153,7 @@ class LoopThread:
 
 
 def _wait(future: Future[Any]) -> None:
-    """Wait for the end of a future, in a thread that may be the main one.
-
-    Only the main thread runs the functions of signals. The system may interrupt another thread for a signal, and then a
-    wait without a limit would not end: neither Ctrl-C nor SIGTERM would be seen.
-    """
+    """Wait for the end of a future, in short steps for the sake of signals (`acquired` in producer_batch.py)."""
     while not future.done():
         with contextlib.suppress(TimeoutError):  # of the wait: one of the work is returned
             future.exception(SIGNAL_S)

@@ -7,6 +7,7 @@ the thread that delivers a lone record does. Any thread and any event loop may w
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -36,6 +37,8 @@ Cells = tuple[bytes | None, bytes | None, int]
 
 # One lock for all batches is enough: it is taken when a call waits and when a batch ends, never per record.
 _COMPLETION = threading.Lock()
+
+SIGNAL_S = 0.25  # how late the function of a signal may run while the main thread waits
 
 _process = os.getpid()  # kept, because a call of the system for each record that is awaited costs as much as a future
 
@@ -349,5 +352,14 @@ def locked() -> threading.Lock:
 
 
 def acquired(lock: threading.Lock, timeout_s: float | None) -> bool:
-    """Wait until the lock is released. False: not within `timeout_s`."""
-    return lock.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+    """Wait until the lock is released. False: not within `timeout_s`.
+
+    Only the main thread runs the functions of signals. The system may interrupt another thread for a signal, and then a
+    longer wait would see neither Ctrl-C nor SIGTERM before its end. So it is made of short ones.
+    """
+    left_s = math.inf if timeout_s is None else timeout_s
+    while left_s > SIGNAL_S:
+        if lock.acquire(timeout=SIGNAL_S):
+            return True
+        left_s -= SIGNAL_S
+    return lock.acquire(timeout=left_s)

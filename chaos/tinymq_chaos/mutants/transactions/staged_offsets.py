@@ -56,7 +56,7 @@ def staged_offsets_move_nothing(real: Any, self: StagedOffsets, transaction: Tra
     return []
 
 
-@mutant("offsets: one that is committed counts whoever has the partition by then", BETWEEN)
+@mutant("offsets: one that is committed counts also when another member has the partition", BETWEEN)
 @replaces(published)
 def offsets_of_replaced_members_move_nothing(real: Any, cursor: Cursor, commit: pb.Commit, now_us: int) -> Cursor:
     return cursor if commit.epoch < cursor.epoch else real(cursor, commit, now_us)

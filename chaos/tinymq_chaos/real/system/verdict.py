@@ -13,7 +13,7 @@ from functools import partial
 
 from tinymq_chaos.checkers import CHECKERS, Checker
 from tinymq_chaos.checkers.cluster.deadlines import no_progress, slow_writes, unanswered
-from tinymq_chaos.checkers.records.processing import not_caught_up
+from tinymq_chaos.checkers.records.outputs import not_caught_up
 from tinymq_chaos.checkers.records.recreated import refused_by_the_last_topic
 from tinymq_chaos.checkers.records.replicas import lingering_leaders, restless
 from tinymq_chaos.checkers.records.transactions import unfinished_transactions

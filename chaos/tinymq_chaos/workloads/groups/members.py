@@ -13,7 +13,7 @@ from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads.clients.threaded_client import leave
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
 from tinymq_chaos.workloads.groups.changes import delete, seek
-from tinymq_chaos.workloads.groups.observing import callbacks, follow_cursors, look_at_cursors
+from tinymq_chaos.workloads.groups.observation import callbacks, follow_cursors, look_at_cursors
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
 

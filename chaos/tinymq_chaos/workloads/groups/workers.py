@@ -34,7 +34,7 @@ from tinymq_chaos.records import DRAWN, SHARED, name_in_fields
 from tinymq_chaos.workloads.clients.threaded_client import leave
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recording
 from tinymq_chaos.workloads.groups.changes import delete, seek
-from tinymq_chaos.workloads.groups.observing import follow_cursors, look_at_cursors
+from tinymq_chaos.workloads.groups.observation import follow_cursors, look_at_cursors
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import SETTINGS as READER
 from tinymq_chaos.workloads.readers import drain

@@ -25,7 +25,7 @@ from tinymq_chaos.history import Call
 from tinymq_chaos.workloads.clients.threaded_client import leave
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, recorded, recording
 from tinymq_chaos.workloads.groups.changes import seek
-from tinymq_chaos.workloads.groups.observing import callbacks, follow_cursors, look_at_cursors
+from tinymq_chaos.workloads.groups.observation import callbacks, follow_cursors, look_at_cursors
 from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
 from tinymq_chaos.workloads.transactions.recorded import RecordedTransaction, look_for_unfinished, watch_coordinator
