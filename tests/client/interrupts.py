@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -47,3 +47,18 @@ class Interrupts:
             sys.settrace(None)
             self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
             raise KeyboardInterrupt
+
+
+def contained(call: Callable[[], Any]) -> None:
+    """Make a call that is interrupted, so that nothing of it stays in the thread.
+
+    An interrupt in the place of an instruction may skip the end of an `except` block (CPython 3.11): its exception
+    counts as being handled from then on, and every later error of the thread has it as its context. What a generator
+    handles ends with the generator.
+    """
+
+    def inside() -> Iterator[None]:
+        call()
+        yield
+
+    next(inside())
