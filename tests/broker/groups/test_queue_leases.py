@@ -60,6 +60,16 @@ def test_a_session_whose_end_is_proposed_does_not_attach() -> None:
     leases.attach(A, 3, [], world.now_s)
 
 
+def test_nothing_is_granted_to_a_session_that_is_about_to_end_for_its_silence() -> None:
+    world = World(0)
+    granted(world, A)
+    leases = world.newest.leases
+    over_s = world.now_s + SETTINGS.session_s
+    assert leases.grant(A, 1, RECORDS, 0, over_s) == []
+    assert leases.hear(A, 1, over_s), "a leader that was away itself hears of it first"
+    assert len(leases.grant(A, 1, RECORDS, 0, over_s)) == 1
+
+
 def test_a_settlement_of_an_older_connection_is_not_carried_out() -> None:
     world = World(0)
     (grant,) = granted(world, A)

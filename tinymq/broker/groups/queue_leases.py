@@ -152,7 +152,7 @@ class QueueLeases:
         """Grant up to `most` records below `end`, the high watermark, to an attached session. Without `has_room` for
         more replicated state, only records that take some of that state already are granted."""
         known = self.sessions.get(session)
-        if known is None or known.closed_s is not None or not self.is_open(session):
+        if known is None or known.closed_s is not None or not self.is_open(session) or self._is_silent(known, now_s):
             return []
         self.end_wait(now_s)
         if self.keys is not None and self.waits:
@@ -175,6 +175,11 @@ class QueueLeases:
             if alone:  # if this record kills its worker, no other record must be charged for that
                 break
         return granted
+
+    def _is_silent(self, known: Session, now_s: float) -> bool:
+        """Whether the session is over, once this is proposed. Until then nothing is granted to it: after a leap of the
+        clock, or a pause of this process, the grant would be lost at once."""
+        return now_s >= known.heard_s + self._settings.session_s
 
     def is_open(self, session: bytes) -> bool:
         """Whether the session is in the applied state, so that the next leader waits for it, and is not ending."""
@@ -354,7 +359,7 @@ class QueueLeases:
             heapq.heappush(self._free, offset)
         for session, known in list(self.sessions.items()):
             gone = known.closed_s is not None and now_s >= known.closed_s + self._settings.rejoin_s
-            if gone or now_s >= known.heard_s + self._settings.session_s:
+            if gone or self._is_silent(known, now_s):
                 self.end_session(session)
         expiry = expire_leases(self.leases, now_s, self._settings.ask_s)
         for _, grant in expiry.charged:
