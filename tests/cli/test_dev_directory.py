@@ -92,6 +92,7 @@ def test_the_requested_ports_are_used_if_all_are_free(tmp_path: Path) -> None:
 def test_other_ports_are_used_if_a_requested_one_is_taken(tmp_path: Path, taken: int) -> None:
     first = _nine_free_ports()
     with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of other tests may have ended there
         other.bind((loopback_ports.HOST, first + taken))
         other.listen()
         folder = dev_directory.create(tmp_path / "a", 3, first)

@@ -130,6 +130,7 @@ def test_a_failed_start_is_explained_and_leaves_no_process(folder: Path) -> None
     cluster = without_metrics(folder)
     with socket.socket() as taken:
         port = int(cluster.broker(2).address.rpartition(":")[2])
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of other tests may have ended there
         taken.bind((loopback_ports.HOST, port))
         taken.listen()
         said: list[str] = []
