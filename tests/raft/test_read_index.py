@@ -74,6 +74,31 @@ def test_a_read_includes_acknowledged_records_writes_nothing_and_lets_the_group_
     simulate(scenario)
 
 
+@pytest.mark.parametrize("leave", ["close_group", "delete_group"])
+def test_a_read_ends_when_its_replica_leaves_the_group(leave: str) -> None:
+    """A topic is deleted on one broker after the other, so that its leader waits for brokers that forgot it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        leader = cluster.leader()
+        others = [broker for broker in cluster.running if broker is not leader]
+        for broker in others:
+            await broker.process.run(getattr(broker.host, leave)(GROUP))
+        group = leader.group()
+        reads = Reads(cluster)
+        reads.begin()
+        await cluster.run_for(0.01)
+        begun = cluster.loop.time()
+        await leader.process.run(getattr(leader.host, leave)(GROUP))
+        await cluster.until(lambda: reads.ends_s, 5.0)
+        assert [type(error) for error in reads.errors] == [NotLeader]
+        assert cluster.loop.time() - begun < 0.1
+        with pytest.raises(NotLeader):
+            await leader.process.run(group.read_index(TIMEOUT_S))
+
+    simulate(scenario)
+
+
 def test_a_group_of_one_reads_without_asking_or_waiting() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")

@@ -189,7 +189,7 @@ class Host:
         self._peers.forget(group_id)
         if group.replica.current.leading_term is not None:
             self._tell_stepped_down(group, group.replica.current.leading_term)
-            group.machine.follow()
+            group.replica.current.close()
         await self._replicas.close(group)
 
     async def delete_group(self, group_id: GroupId) -> None:

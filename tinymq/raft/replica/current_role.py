@@ -120,9 +120,21 @@ class CurrentRole:
         state.become(pysyncobj_seams.FOLLOWER, leader)
         state.restart_election_timer()
         if ended is not None:
-            self.machine.follow()
-            ended.reads.end(NotLeader(f"{state.group} is led here no more", leader=leader, leader_epoch=state.term))
+            self._end(ended, leader)
         state.env.wake()
+
+    def close(self) -> None:
+        """End a leadership of this replica, which leaves the group: what waits for the leader must not wait on."""
+        ended = self.leadership
+        if ended is not None:
+            self.role = self.following
+            self.state.become(pysyncobj_seams.FOLLOWER, None)
+            self._end(ended, None)
+
+    def _end(self, ended: Leadership, leader: int | None) -> None:
+        state = self.state
+        self.machine.follow()
+        ended.reads.end(NotLeader(f"{state.group} is led here no more", leader=leader, leader_epoch=state.term))
 
     def become_leader(self, origin: LeadershipOrigin) -> None:
         """Lead the present term (hazard 19). The state machine accepts proposals once the term's NOOP is applied."""
