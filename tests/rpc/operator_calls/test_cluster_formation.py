@@ -8,8 +8,9 @@ import time
 import pytest
 
 from tests.fakes.raw_client import Raw
-from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongBroker, WrongCluster, WrongSecret
+from tinymq.base.errors import BrokerUnreachable, InvalidRequest, OutcomeUnknown, WrongBroker, WrongCluster, WrongSecret
 from tinymq.base.types import METADATA_GROUP
+from tinymq.broker.cluster.formation import Formation
 from tinymq.net.loopback_ports import free_ports
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, make_first_entry
@@ -79,6 +80,28 @@ def test_a_half_done_forming_is_completed() -> None:
         formed = await form_cluster(servers, SECRET, now_us())
         assert (formed.cluster_id, formed.newly) == (b"c" * 16, (2, 3))
         await asyncio.to_thread(cluster.wait_until, lambda: cluster._knows(1, {1, 2, 3}))
+
+    with Cluster(nodes=3, form=False) as cluster:
+        asyncio.run(main(cluster))
+
+
+def test_a_broker_that_does_not_answer_in_time_may_be_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(cluster: Cluster) -> None:
+        servers = cluster.servers.split(",")
+        form, silent = Formation.form, asyncio.Event()
+
+        async def form_and_say_nothing(self: Formation, cluster_id: bytes, first_entry: bytes) -> None:
+            await form(self, cluster_id, first_entry)
+            if self.broker_id == 2:
+                await silent.wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster_formation, "FORM_TIMEOUT_S_MIN", 0.0)
+            patch.setattr(Formation, "form", form_and_say_nothing)
+            with pytest.raises(OutcomeUnknown, match=servers[1]) as unknown:
+                await form_cluster(servers, SECRET, now_us(), timeout_s=2.0)
+        assert unknown.value.hint == "form the cluster again: that completes it"
+        assert (await form_cluster(servers, SECRET, now_us())).brokers == (1, 2, 3)
 
     with Cluster(nodes=3, form=False) as cluster:
         asyncio.run(main(cluster))

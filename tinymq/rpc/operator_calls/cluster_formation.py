@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import grpc
 
-from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongCluster
+from tinymq.base.errors import BrokerUnreachable, InvalidRequest, OutcomeUnknown, WrongCluster
 from tinymq.base.quantity import named
 from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import parse_entry
@@ -23,7 +24,7 @@ from tinymq.raft import Replica, make_first_entry
 from tinymq.rpc.common.proof import NONCE_BYTES, describe_proof, form_proof
 from tinymq.rpc.operator_calls.operator_channel import operator_channel
 
-CALL_TIMEOUT_S = 10.0
+FORM_TIMEOUT_S_MIN = 10.0  # each broker syncs its new files, and nothing is gained by giving up earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,12 @@ async def form_cluster(
     tls: ClientTls | None = None,
 ) -> Formed:
     """Form the brokers at `addresses`, their client addresses, into one cluster. A repeat completes it, or does
-    nothing. Raises BrokerUnreachable (this call has formed no broker), WrongSecret, WrongCluster, InvalidRequest.
+    nothing. `timeout_s` bounds the whole call, but a broker has at least 10 s to form itself.
+
+    Raises BrokerUnreachable (this call has formed no broker), OutcomeUnknown (some may be formed: call again),
+    WrongSecret, WrongCluster, InvalidRequest.
     """
+    deadline_s = time.monotonic() + timeout_s
     channels = [operator_channel(address, tls) for address in addresses]
     try:
         stubs = [pb_grpc.AdminStub(channel) for channel in channels]
@@ -63,7 +68,14 @@ async def form_cluster(
             nonce=nonce,
             proof=form_proof(secret, nonce, cluster_id, first_entry),
         )
-        await _all([stubs[n].Form(form, timeout=CALL_TIMEOUT_S) for n in newly], [addresses[n] for n in newly])
+        left_s = max(FORM_TIMEOUT_S_MIN, deadline_s - time.monotonic())
+        try:
+            await _all([stubs[n].Form(form, timeout=left_s) for n in newly], [addresses[n] for n in newly])
+        except BrokerUnreachable as error:
+            raise OutcomeUnknown(
+                f"some brokers did not say whether they are formed: {error.message}",
+                hint="form the cluster again: that completes it",
+            ) from None
     finally:
         await asyncio.gather(*(channel.close() for channel in channels))
     ids = tuple(sorted(d.broker_id for d in described))
