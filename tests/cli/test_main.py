@@ -16,7 +16,7 @@ from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.cli.verbs.broker import as_environment
 
-PRODUCE_S_MAX = 20  # the timeout is 0.5 s; a producer's default is 60 s
+PRODUCE_S_MAX = 50  # the timeout is 0.5 s; a producer's default is 60 s
 EXITS = {
     "UnknownTopic": Exit.NOT_FOUND,
     "WrongSecret": Exit.DENIED,

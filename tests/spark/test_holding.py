@@ -115,8 +115,9 @@ def test_an_empty_first_micro_batch_has_a_hold(cluster: Cluster, mq: Client) -> 
 
 
 def test_exhausted_holds_are_reported_at_once_and_reading_continues(
-    cluster: Cluster, mq: Client, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, mq: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(holding, "HOLD_TIMEOUT_S", 60.0)
     mq.admin.create_topic("many", partitions=2)
     for partition in (0, 1):
         send(cluster, "many", 3, partition=partition)

@@ -98,11 +98,11 @@ def test_rows_that_cannot_be_written_raise_a_typed_error(
         mq.admin.create_topic("few", partitions=2)
     started_s = time.monotonic()
     with pytest.raises(error) as caught:
-        send(sink(cluster, requestTimeoutMs="5000"), iter([pa.RecordBatch.from_pydict(columns)]), TASK, 1)
+        send(sink(cluster, requestTimeoutMs="60000"), iter([pa.RecordBatch.from_pydict(columns)]), TASK, 1)
     told = f"{caught.value} {' '.join(caught.value.__notes__)}"
     assert says in told
     assert "of task app/0/2, attempt 1" in told
-    assert time.monotonic() - started_s < 15
+    assert time.monotonic() - started_s < 60
 
 
 def test_rows_that_do_not_come_leave_no_producer_behind(cluster: Cluster, mq: Client) -> None:
@@ -162,7 +162,7 @@ def _two_of_three_dead(brokers: Cluster) -> None:
     with pytest.raises(TinymqError) as caught:
         send(sink(brokers, topic="dying", deliveryTimeoutMs="1500", requestTimeoutMs="1500"), batches(3), TASK, 0)
     assert caught.value.code in ("OutcomeUnknown", "BrokerUnreachable", "NotReady", "DeadlineExceeded", "BufferFull")
-    assert time.monotonic() - started_s < 20
+    assert time.monotonic() - started_s < 60, "the default is a minute"
 
 
 def test_a_commit_message_can_be_pickled() -> None:
