@@ -20,7 +20,7 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "": 35,
     "access": 55,
     "benchmarks": 6,
-    "broker": 58,
+    "broker": 59,
     "chaos": 252,
     "cli": 138,
     "deploy": 1,
@@ -34,7 +34,7 @@ SHARES_S = {  # of the time of all workers, by the first folder below tests/; ""
     "packaging": 6,
     "proto": 1,
     "raft": 78,
-    "registry": 44,
+    "registry": 43,
     "rpc": 50,
     "spark": 133,
     "testing": 39,
@@ -67,7 +67,8 @@ def test_a_room_takes_no_more_than_its_share(room: str) -> None:
     took_s = Counter[str]()
     for group, s in TOOK_S.items():
         took_s[room_of(group)] += s  # type: ignore[assignment]
-    assert took_s[room] <= SHARES_S[room], sorted(
+    took_tenths = round(10 * took_s[room])  # as they are written down: a sum of fractions is a little off
+    assert took_tenths <= 10 * SHARES_S[room], sorted(
         ((s, group) for group, s in TOOK_S.items() if room_of(group) == room), reverse=True
     )
 

@@ -61,7 +61,7 @@ def test_every_kind_of_entry_has_a_level() -> None:
 
 
 def test_an_item_without_a_table_entry_passes_no_gate() -> None:
-    for kind, version in [(Kind.PUBLISH, 2), (Kind.DATA, 99), (99, 1), (Kind.COMMAND, 0)]:
+    for kind, version in [(Kind.PUBLISH, 3), (Kind.DATA, 99), (99, 1), (Kind.COMMAND, 0)]:
         assert not feature_level.knows_entry(kind, version)
         with pytest.raises(UnsupportedVersion):
             feature_level.check("it", feature_level.entry_level(kind, version), KNOWN_LEVEL)

@@ -9,13 +9,17 @@ from tinymq.broker.state.staged import StagedEntry, TransactionId
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Entry, Kind, NewEntry, crc32c, make_entry
 from tinymq.format.transactional import (
+    COPIED_VERSION,
     TRANSACTIONAL_VERSION,
+    CopiedHead,
     TransactionalHead,
     TransactionName,
     items_of,
+    pack_copied,
     pack_discard,
     pack_publish,
     pack_transactional,
+    publish_version,
 )
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.membership import Membership, Replica, pack_membership
@@ -124,11 +128,19 @@ class Applied:
         index = self._apply(Kind.STAGED, data, 0, later_us, TRANSACTIONAL_VERSION)[0].index
         return StagedEntry(index, count, len(batch), head.max_timestamp_us, crc32c(batch))
 
+    def copy(
+        self, transaction: TransactionId, number: int, replaced_index: int, batch: bytes, writer: int = 0
+    ) -> Entry:
+        """A batch again, in the place of another entry."""
+        head = CopiedHead(*name_of(transaction), 0, writer, number, replaced_index)
+        return self._apply(Kind.STAGED, pack_copied(head, batch), 0, 1, COPIED_VERSION)[0]
+
     def publish(self, transaction: TransactionId, later_us: int = 1) -> Entry:
         staged = self.state.staged.get(transaction)
         assert staged is not None
-        data = pack_publish(name_of(transaction), items_of(staged.entries))
-        return self._apply(Kind.PUBLISH, data, staged.records, later_us)[0]
+        items = items_of(staged.entries)
+        data = pack_publish(name_of(transaction), items)
+        return self._apply(Kind.PUBLISH, data, staged.records, later_us, publish_version(items))[0]
 
     def discard(self, transaction: TransactionId) -> Entry:
         return self._apply(Kind.DISCARD, pack_discard(name_of(transaction)), 0, 1, TRANSACTIONAL_VERSION)[0]

@@ -7,15 +7,19 @@ from collections.abc import Iterable, Sequence
 from tinymq.format.entry import Entry, Kind, NewEntry, crc32c, make_entry, parse_entry
 from tinymq.format.made_frames import made_head
 from tinymq.format.transactional import (
+    COPIED_VERSION,
     STAGED_HEAD_SIZE,
     TRANSACTIONAL_VERSION,
+    CopiedHead,
     PublishedItems,
     TransactionalHead,
     TransactionName,
     items_of,
+    pack_copied,
     pack_discard,
     pack_publish,
     pack_transactional,
+    publish_version,
 )
 from tinymq.log import Log
 
@@ -45,8 +49,17 @@ def stage(log: Log, batch: bytes, *, number: int = 0, time_us: int = 5, term: in
     return append_new(log, NewEntry(Kind.STAGED, payload, version=TRANSACTIONAL_VERSION), term=term)
 
 
+def copy(log: Log, staged: Entry, *, term: int = 1) -> Entry:
+    """Append the batch of a STAGED entry again, in the place of that entry."""
+    head = CopiedHead(
+        producer_id=7, number=3, epoch=1, coordinator=0, writer=1, batch_number=0, replaced_index=staged.index
+    )
+    payload = pack_copied(head, staged.payload[STAGED_HEAD_SIZE:])
+    return append_new(log, NewEntry(Kind.STAGED, payload, version=COPIED_VERSION), term=term)
+
+
 def publish(log: Log, staged: Sequence[tuple[Entry, int]], *, term: int = 1) -> Entry:
-    """Append the entry that publishes batches, which have so many records each."""
+    """Append the entry that publishes batches in this order, which have so many records each."""
     items = items_of(
         (
             entry.index,
@@ -59,7 +72,8 @@ def publish(log: Log, staged: Sequence[tuple[Entry, int]], *, term: int = 1) -> 
     )
     records = sum(records for _, records in staged)
     greatest = max(time_of(entry) for entry, _ in staged)
-    return append_new(log, NewEntry(Kind.PUBLISH, pack_publish(NAME, items), records, greatest), term=term)
+    new = NewEntry(Kind.PUBLISH, pack_publish(NAME, items), records, greatest, version=publish_version(items))
+    return append_new(log, new, term=term)
 
 
 def discard(log: Log, *, term: int = 1) -> Entry:
@@ -68,6 +82,7 @@ def discard(log: Log, *, term: int = 1) -> Entry:
 
 
 def time_of(staged: Entry) -> int:
+    """The greatest timestamp of a batch. A copy does not have it, and any number does in its place."""
     return int.from_bytes(staged.payload[STAGED_HEAD_SIZE - 8 : STAGED_HEAD_SIZE], "little", signed=True)
 
 

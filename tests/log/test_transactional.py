@@ -22,14 +22,20 @@ from tinymq.format.transactional import (
     ITEM_SIZE,
     ITEMS_MAX,
     MADE_VERSION,
+    RISING_VERSION,
+    SCATTERED_VERSION,
+    CopiedHead,
     Item,
     PublishedItems,
     TransactionalHead,
     TransactionName,
     items_of,
+    pack_copied,
     pack_discard,
     pack_publish,
     pack_transactional,
+    publish_version,
+    unpack_copied,
     unpack_discard,
     unpack_transactional,
 )
@@ -38,12 +44,17 @@ NAME = TransactionName(producer_id=7, number=3, epoch=1)
 HEAD = TransactionalHead(
     producer_id=7, number=3, epoch=1, coordinator=5, writer=2, batch_number=9, max_timestamp_us=1_600_000_000_000_000
 )
+COPIED = CopiedHead(producer_id=7, number=3, epoch=1, coordinator=5, writer=2, batch_number=9, replaced_index=1234)
 ITEMS = [Item(4, 0, 100, 2, 50, 0xAABBCCDD), Item(6, 2, 90, 1, 60, 1), Item(9, 3, 120, 5, 70, 2)]
 
 GOLDEN = {
     "staged": (
         pack_transactional(HEAD, b"batch"),
         "07000000000000000300000000000000010000000500000002000000090000000000a40731af05006261746368",
+    ),
+    "copied": (
+        pack_copied(COPIED, b"batch"),
+        "0700000000000000030000000000000001000000050000000200000009000000d2040000000000006261746368",
     ),
     "discard": (pack_discard(NAME), "070000000000000003000000000000000100000000000000"),
     "publish": (
@@ -63,6 +74,7 @@ def test_payloads_have_the_bytes_that_were_written_down(name: str) -> None:
 
 def test_payloads_come_back_from_their_bytes() -> None:
     assert unpack_transactional(pack_transactional(HEAD, b"batch")) == (HEAD, b"batch")
+    assert unpack_copied(pack_copied(COPIED, b"batch")) == (COPIED, b"batch")
     assert unpack_discard(pack_discard(NAME)) == NAME
     published = PublishedItems(pack_publish(NAME, ITEMS))
     assert published.name == NAME
@@ -73,7 +85,7 @@ def test_payloads_come_back_from_their_bytes() -> None:
 
 def test_the_drawings_have_neither_gaps_nor_overlaps() -> None:
     rows = re.findall(r"^ +(\d+) +(\d+) (\w+) +[ui]\d+", transactional.__doc__ or "", re.MULTILINE)
-    ends = {"STAGED": 40, "PUBLISH": END_SIZE, "item": ITEM_SIZE, "DISCARD": END_SIZE}
+    ends = {"STAGED": 40, "copy": 40, "PUBLISH": END_SIZE, "item": ITEM_SIZE, "DISCARD": END_SIZE}
     starts = [number for number, (offset, _, _) in enumerate(rows) if offset == "0"]
     assert len(starts) == len(ends)
     for start, stop, size in zip(starts, [*starts[1:], len(rows)], ends.values(), strict=True):
@@ -96,6 +108,24 @@ def test_each_record_is_found_in_its_item(count: int) -> None:
     published = PublishedItems(pack_publish(NAME, items_of(staged)))
     expected = [number for number, (_, records, *_) in enumerate(staged) for _ in range(records)]
     assert [published.number_at(record) for record in range(published.record_count)] == expected
+
+
+def test_a_publish_entry_says_in_its_version_whether_its_items_rise() -> None:
+    scattered = [ITEMS[0]._replace(entry_index=8), ITEMS[1], ITEMS[2]]
+    assert (publish_version(ITEMS), publish_version(ITEMS[:1])) == (RISING_VERSION, RISING_VERSION)
+    assert publish_version(scattered) == SCATTERED_VERSION
+    published = PublishedItems(pack_publish(NAME, scattered))
+    published.check(10, SCATTERED_VERSION, 8)
+    assert published.lowest_index == 6
+    with pytest.raises(CorruptData, match="wrong order"):
+        published.check(10, RISING_VERSION, 8)
+
+
+def test_a_publish_entry_is_readable_from_behind_the_last_batch_that_is_gone() -> None:
+    scattered = [ITEMS[0]._replace(entry_index=8), ITEMS[1], ITEMS[2]]
+    rising, other = PublishedItems(pack_publish(NAME, ITEMS)), PublishedItems(pack_publish(NAME, scattered))
+    assert [rising.kept_from(index) for index in (4, 5, 7, 10)] == [0, 1, 2, 3]
+    assert [other.kept_from(index) for index in (6, 7, 9, 10)] == [0, 2, 2, 3]
 
 
 # ---- damage --------------------------------------------------------------------------------------------------------
@@ -135,21 +165,24 @@ def test_no_more_items_than_a_transaction_can_have_in_a_partition() -> None:
 )
 def test_items_that_no_leader_appends_are_damage(items: list[Item]) -> None:
     published = PublishedItems(pack_publish(NAME, items))
-    with pytest.raises(CorruptData):
-        published.check(10, published.record_count)
+    for version in (RISING_VERSION, SCATTERED_VERSION):
+        with pytest.raises(CorruptData):
+            published.check(10, version, published.record_count)
 
 
 def test_a_publish_entry_has_the_records_that_its_header_counts() -> None:
     published = PublishedItems(pack_publish(NAME, ITEMS))
-    published.check(10, 8)
-    with pytest.raises(CorruptData):
-        published.check(10, 9)
+    for version in (RISING_VERSION, SCATTERED_VERSION):
+        published.check(10, version, 8)
+        with pytest.raises(CorruptData):
+            published.check(10, version, 9)
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * 40, pack_discard(NAME)])
 def test_a_staged_entry_that_is_cut_short_is_damage(payload: bytes) -> None:
-    with pytest.raises(CorruptData):
-        unpack_transactional(payload)
+    for unpack in (unpack_transactional, unpack_copied):
+        with pytest.raises(CorruptData):
+            unpack(payload)
 
 
 @pytest.mark.parametrize("payload", [b"", pack_discard(NAME)[:-1], pack_discard(NAME)[:-4] + b"\x01\0\0\0"])

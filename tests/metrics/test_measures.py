@@ -95,11 +95,15 @@ def test_calls_errors_syncs_and_waits(bench: Bench) -> None:
     bench.measures.synced(0.006, 2)
     bench.measures.throttled("fetch", 1.5)
     bench.measures.published(0.02)
+    bench.measures.copied(100)
+    bench.measures.copied(20)
     assert bench.seen("tinymq_call_seconds", call="Admin.CreateTopic") == (1, 2)
     assert value(bench.families, "tinymq_errors_total", call="Broker.Produce", code="NotLeader") == 2
     assert bench.measures.errors() == {"Broker.Produce": {"NotLeader": 2, "DiskFull": 1}}
     assert bench.seen("tinymq_sync_seconds") == (2, 0.01)
     assert bench.seen("tinymq_delayed_late_seconds") == (1, 0.02)
+    copied = [value(bench.families, f"tinymq_copied_{what}_total") for what in ("batches", "bytes")]
+    assert copied == [2, 120]
     assert value(bench.families, "tinymq_synced_logs_total") == 5
     assert value(bench.families, "tinymq_throttled_seconds_total", direction="fetch") == 1.5
 

@@ -57,6 +57,10 @@ class Meter(Protocol):
         """The leader has appended a delayed batch, so long after it was due."""
         ...
 
+    def copied(self, batch_bytes: int) -> None:
+        """The leader has appended a copy of a batch without offsets, so that an old segment can go."""
+        ...
+
     def redelivered(self, group: str, records: int) -> None:
         """A queue group's leader granted `records` again, after a delivery that failed."""
         ...
@@ -119,6 +123,9 @@ class Unmetered:
         pass
 
     def published(self, late_s: float) -> None:
+        pass
+
+    def copied(self, batch_bytes: int) -> None:
         pass
 
     def redelivered(self, group: str, records: int) -> None:

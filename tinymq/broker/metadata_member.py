@@ -275,6 +275,7 @@ class MetadataMember:
             ask_coordinator=partial(self._standings.ask, PartitionId(queue.topic_id, queue.partition)),
         )  # fmt: skip
         partition.delays.late_us = lambda late_us: self._env.meter.published(late_us / 1e6)
+        partition.copier.on_copied = self._env.meter.copied
         partition.group_gate.expected = lambda: self._keeper.expected(queue.topic)
         partition.group_gate.on_missing = lambda: self.groups.group_changed(queue.group)
         return partition

@@ -54,7 +54,7 @@ class Kind(IntEnum):
     CONFIG = 2  # peer.proto Config: replicas and their incarnations
     DATA = 3  # one record batch (tinymq/format/batch.py), which takes offsets. Version 2: of delayed batches
     COMMAND = 4  # of a state machine: registry commands, or a partition's commands on channels and holds
-    STAGED = 5  # a batch without offsets: delayed (tinymq/format/delayed.py) or, version 2, of a transaction
+    STAGED = 5  # a batch without offsets: delayed (tinymq/format/delayed.py) or, versions 2 and 3, of a transaction
     PUBLISH = 6  # gives the batches of a transaction their offsets where they lie
     DISCARD = 7  # drops staged batches
 

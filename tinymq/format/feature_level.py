@@ -17,20 +17,21 @@ from collections.abc import Mapping
 from tinymq.base.errors import UnsupportedVersion
 from tinymq.format.delayed import PUBLISHED_VERSION
 from tinymq.format.entry import Kind
-from tinymq.format.transactional import TRANSACTIONAL_VERSION
+from tinymq.format.transactional import COPIED_VERSION, RISING_VERSION, SCATTERED_VERSION, TRANSACTIONAL_VERSION
 
 FIRST_LEVEL = 1  # known to a broker that announces no level
-KNOWN_LEVEL = 4  # known to this build
+KNOWN_LEVEL = 5  # known to this build
 DELAYS_LEVEL = 3  # of delayed batches
 TRANSACTIONS_LEVEL = 4  # of transactions
+COPIES_LEVEL = 5  # of copies of a transaction's batches
 
 ENTRIES: Mapping[int, Mapping[int, int]] = {
     Kind.NOOP: {1: 1},
     Kind.CONFIG: {1: 1},
     Kind.DATA: {1: 1, PUBLISHED_VERSION: DELAYS_LEVEL},
     Kind.COMMAND: {1: 1, 2: 2, 3: TRANSACTIONS_LEVEL},
-    Kind.STAGED: {1: DELAYS_LEVEL, TRANSACTIONAL_VERSION: TRANSACTIONS_LEVEL},
-    Kind.PUBLISH: {1: TRANSACTIONS_LEVEL},
+    Kind.STAGED: {1: DELAYS_LEVEL, TRANSACTIONAL_VERSION: TRANSACTIONS_LEVEL, COPIED_VERSION: COPIES_LEVEL},
+    Kind.PUBLISH: {RISING_VERSION: TRANSACTIONS_LEVEL, SCATTERED_VERSION: COPIES_LEVEL},
     Kind.DISCARD: {1: DELAYS_LEVEL, TRANSACTIONAL_VERSION: TRANSACTIONS_LEVEL},
 }
 """By kind: version of the entry → level. A replica that meets any other kind or version stops. The entry of a command

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER, EntryHeader, Kind, crc32c, crc32c_of
-from tinymq.format.transactional import MADE_VERSION, STAGED_HEAD_SIZE, TRANSACTIONAL_VERSION, Item, PublishedItems
+from tinymq.format.transactional import MADE_VERSION, STAGED_HEAD_SIZE, Item, PublishedItems, is_transactional
 
 
 def made_head(publish: EntryHeader, item: Item) -> bytes:
@@ -54,7 +54,7 @@ def misfit(item: Item, staged: EntryHeader, batch: bytes | memoryview | None = N
 
     Without `batch`, only the header is compared.
     """
-    stages = staged.kind == Kind.STAGED and staged.version == TRANSACTIONAL_VERSION
+    stages = staged.kind == Kind.STAGED and is_transactional(staged.version)
     if not stages or staged.index != item.entry_index or staged.length != item.length + STAGED_HEAD_SIZE:
         return "it is not the batch that a PUBLISH entry names"
     if batch is not None and crc32c_of(memoryview(batch)) != item.batch_crc:

@@ -99,7 +99,7 @@ class Measures:
             "Logs in sync batches, summed: divided by the batches, the logs per sync.",
             registry=registry,
         )
-        self._decided = _decided(registry)
+        self._copied, self._decided = _copy_counters(registry), _decided(registry)
         self._half_decided, self._half_checked = _half_counters(registry)
         self._stood = Counter(
             "tinymq_elections_started", "Elections that a replica of this broker started.", registry=registry
@@ -150,6 +150,11 @@ class Measures:
 
     def published(self, late_s: float) -> None:
         self._late.observe(late_s)
+
+    def copied(self, batch_bytes: int) -> None:
+        batches, size = self._copied
+        batches.inc()
+        size.inc(batch_bytes)
 
     def redelivered(self, group: str, records: int) -> None:
         if records:
@@ -245,3 +250,10 @@ def _half_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
         decided.labels(how)
     documentation = "Checks of half messages that a checker answered without an outcome."
     return decided, Counter("tinymq_half_message_checks_unknown", documentation, registry=registry)
+
+
+def _copy_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
+    """Of copied batches, and of their bytes."""
+    documentation = "Batches without offsets that a leader here copied, so that old segments can go."
+    copied = Counter("tinymq_copied_batches", documentation, registry=registry)
+    return copied, Counter("tinymq_copied_bytes", "Bytes of these batches.", registry=registry)

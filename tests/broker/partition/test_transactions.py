@@ -150,7 +150,7 @@ def test_published_records_get_dense_offsets_in_the_order_of_their_entries() -> 
         assert (entry.header.kind, entry.header.base_offset, entry.header.record_count) == (Kind.PUBLISH, 2, 4)
         assert entry.header.max_timestamp_us == TIME_US + 50
         items = PublishedItems(entry.payload)
-        items.check(entry.index, 4)
+        items.check(entry.index, 1, 4)
         assert [(i.entry_index, i.first, i.record_count, i.length, i.batch_crc) for i in items] == [
             (first, 0, 3, len(payload(3)), crc32c(payload(3))),
             (second, 3, 1, len(payload(1)), crc32c(payload(1, time_us=TIME_US + 50))),

@@ -14,10 +14,14 @@ from tinymq.broker.state.staged import NOTHING, StagedBatch, StagedEntry, Staged
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Kind
 from tinymq.format.transactional import (
+    COPIED_VERSION,
+    SCATTERED_VERSION,
     TRANSACTIONAL_VERSION,
+    CopiedHead,
     Item,
     TransactionalHead,
     items_of,
+    pack_copied,
     pack_discard,
     pack_publish,
     pack_transactional,
@@ -56,7 +60,14 @@ def test_staged_entries_behave_like_lists(seed: int) -> None:
         elif action < 0.9:
             ended, gone = real.end(transaction), model.pop(transaction, None)
             assert (ended and ended.entries) == (gone and [entry for _, entry in gone])
-        elif action < 0.95:
+        elif action < 0.97 and mine:  # a copy, of the entry that has the batch or of an earlier one
+            place = rng.randrange(len(mine))
+            batch, entry = mine[place]
+            replaced, crc = entry.entry_index - rng.choice([0, 0, 1]), entry.batch_crc + rng.choice([0, 0, 0, 1])
+            real.carry(batch, replaced, index, crc)
+            if (replaced, crc) == (entry.entry_index, entry.batch_crc):
+                mine[place] = batch, entry._replace(entry_index=index)
+        else:
             real = StagedTransactions.load(real.dump(), index)
         entries = [entry for some in model.values() for _, entry in some]
         assert list(real) == list(model)
@@ -68,7 +79,12 @@ def test_staged_entries_behave_like_lists(seed: int) -> None:
             staged = real.get(transaction)
             assert staged is not None
             assert (staged.coordinator, staged.entries) == (transaction.epoch, [entry for _, entry in some])
+            first, last = sorted((rng.randrange(index + 1), rng.randrange(index + 1)))
+            assert list(staged.between(first, last)) == [
+                (batch.writer, batch.number, entry) for batch, entry in some if first <= entry.entry_index <= last
+            ]
             batch, entry = rng.choice(some)
+            assert (real.entry_of(batch), real.entry_of(batch._replace(number=-1))) == (entry, None)
             assert staged.index_of(batch.writer, batch.number) == entry.entry_index
             assert staged.index_of(batch.writer, -1) is None
 
@@ -161,6 +177,44 @@ def test_records_count_when_they_are_published_and_not_before() -> None:
     assert (state.lowest_kept_index, state.kept_bytes) == (None, 0)
     assert loaded(applied).lowest_kept_index is None
     assert other.entry_index == 4
+
+
+def test_a_copy_takes_the_place_of_its_batch() -> None:
+    applied = Applied()
+    first, second = applied.stage(T, 0, 3), applied.stage(T, 1, 1)
+    other = applied.stage(OTHER, 0, 2)
+    state, waiting = applied.state, applied.state.staged.waiting
+    copied = first._replace(entry_index=applied.copy(T, 0, first.entry_index, payload(3)).index)
+    staged = state.staged.get(T)
+    assert staged is not None
+    assert staged.entries == [copied, second], "the records keep their order"
+    assert (state.staged.waiting, state.lowest_kept_index) == (waiting, second.entry_index)
+    assert list(loaded(applied).staged.get(T).entries) == [copied, second]  # type: ignore[union-attr]
+    applied.discard(OTHER)
+    publish = applied.publish(T)
+    assert (publish.header.version, state.high_watermark) == (SCATTERED_VERSION, 4)
+    assert state.lowest_kept_index == second.entry_index, "the lowest of its entries, not the first"
+    applied.copy(T, 0, copied.entry_index, payload(3))
+    applied.copy(OTHER, 0, other.entry_index, payload(2))
+    assert len(state.staged) == 0, "a copy behind the end changes nothing"
+    assert loaded(applied).lowest_kept_index == second.entry_index
+
+
+def test_a_copy_of_another_batch_or_of_another_entry_changes_nothing() -> None:
+    applied = Applied()
+    first, second = applied.stage(T, 0, 3), applied.stage(T, 1, 1)
+    before = applied.state.staged.dump()
+    applied.copy(T, 0, second.entry_index, payload(3))
+    applied.copy(T, 0, first.entry_index, payload(1))
+    applied.copy(T, 2, first.entry_index, payload(3))
+    applied.copy(T, 0, first.entry_index, payload(3), writer=1)
+    applied.copy(OTHER, 0, first.entry_index, payload(3))
+    applied.add(Kind.STAGED, b"", version=COPIED_VERSION)
+    assert applied.state.staged.dump() == before
+    again = applied.copy(T, 0, first.entry_index, payload(3)).index
+    applied.copy(T, 0, first.entry_index, payload(3))
+    assert applied.state.staged.get(T).index_of(0, 0) == again, "it was replaced before"  # type: ignore[union-attr]
+    loaded(applied)
 
 
 def test_a_batch_of_a_transaction_has_no_producer_in_the_state() -> None:
@@ -271,16 +325,24 @@ def test_entries_of_any_bytes_leave_a_state_that_can_be_loaded(seed: int) -> Non
             pack_transactional(TransactionalHead(*name_of(T), 0, 0, 3, rng.getrandbits(62)), payload()),
         ),
         lambda: (Kind.DISCARD, pack_discard(name_of(OTHER))),
+        lambda: (
+            Kind.STAGED,
+            pack_copied(
+                CopiedHead(*name_of(T), 0, 0, rng.randrange(4), rng.randrange(1, 9)), payload(rng.randrange(1, 4))
+            ),
+        ),
     ]
     for _ in range(60):
-        kind, data = rng.choice(made)()
+        maker = rng.randrange(len(made))
+        kind, data = made[maker]()
         damaged = bytearray(data)
         if rng.random() < 0.7:
             damaged[rng.randrange(len(damaged))] = rng.getrandbits(8)
         published = kind is Kind.PUBLISH
         if rng.random() < 0.3:
             del damaged[rng.randrange(len(damaged)) :]
-        applied.add(kind, bytes(damaged), staged.records if published else 0, 1 if published else 2)
+        version = rng.choice((1, 2)) if published else 3 if maker == 3 else 2
+        applied.add(kind, bytes(damaged), staged.records if published else 0, version)
         loaded(applied)
 
 

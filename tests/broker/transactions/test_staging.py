@@ -73,6 +73,31 @@ def test_an_end_is_appended_once_and_confirmed_when_it_is_applied() -> None:
     assert staging.judge_end(T) is EndStep.CONFIRM
 
 
+def test_a_batch_is_copied_once_at_a_time_and_not_behind_its_end() -> None:
+    applied, staging = with_first_applied()
+    staging.appended(batch(1), entry(2))
+    assert staging.movable(batch(0)) == entry(1)
+    assert staging.movable(batch(1)) is None, "it is at the end of the log"
+    assert staging.movable(batch(0, transaction=TransactionId(8, 0, 1))) is None
+    before = staging.waiting
+    staging.copied(batch(0), 1, 3)
+    assert staging.waiting == before
+    assert staging.movable(batch(0)) is None
+    assert staging.entries_of(T) == [entry(3), entry(2)]
+    assert staging.entries_of(T, [0]) == [entry(3)]
+    assert (staging.held(T), staging.judge(batch(2))) == (1, Step.APPEND)
+    applied.stage(batch(1), entry(2), 0)
+    applied.carry(batch(0), 1, 3, 0)
+    staging.applied(3)
+    assert staging.movable(batch(0)) == entry(3)
+    assert staging.entries_of(T) == [entry(3), entry(2)]
+    staging.end_appended(4, T)
+    assert staging.movable(batch(0)) is None
+    applied.end(T)
+    staging.applied(4)
+    assert (staging.is_idle, staging.waiting.batches) == (True, 0)
+
+
 def test_a_new_leader_knows_what_is_applied_and_asks_again() -> None:
     staging = Staging(StagedTransactions())
     staging.appended(batch(0), entry(1))

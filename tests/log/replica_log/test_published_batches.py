@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.log.opened import reopened, settle, with_log
-from tests.log.published import discard, publish, stage, visible
+from tests.log.published import copy, discard, publish, stage, visible
 from tests.log.read_bytes import counted
 from tests.log.test_stored_frames import sent
 from tests.log.values import LIMITS, append, everything, faulty, open_both, run
@@ -27,14 +27,18 @@ SEGMENT_BYTES = 8 << 20
 
 
 def mixed(log: Log, rng: random.Random, steps: int, sizes: tuple[int, ...]) -> None:
-    """Two transactions at a time, in any order with other entries."""
+    """Two transactions at a time, in any order with other entries. Some of their batches are copied."""
     waiting: tuple[list[tuple[Entry, int]], ...] = ([], [])
     for step in range(steps):
         staged = rng.choice(waiting)
-        match rng.choice(("stage", "stage", "stage", "data", "other", "publish", "discard")):
+        match rng.choice(("stage", "stage", "stage", "copy", "data", "other", "publish", "discard")):
             case "stage":
                 batch = (b"%d." % step * LARGE)[: rng.choice(sizes)]
                 staged.append((stage(log, batch, number=len(staged), time_us=rng.randint(0, 50)), rng.randint(1, 4)))
+            case "copy" if staged:
+                place = rng.randrange(len(staged))
+                entry, records = staged[place]
+                staged[place] = copy(log, entry), records
             case "data":
                 append(log, 1, rng.choice(sizes), records=rng.randint(1, 3), time_us=rng.randint(0, 50))
             case "other":
@@ -258,6 +262,31 @@ def test_batches_below_the_first_entry_are_out_of_range_and_the_others_are_serve
             found = next(iter_entries(await log.reader.read_from_offset(offset, 60, 1)))
             assert found == next(e for e in wanted if e.header.next_offset > offset)
         assert last.index >= log.first_index
+
+    with_log(check, tail_cache_bytes_max=tail_bytes)
+
+
+@pytest.mark.parametrize("tail_bytes", [1 << 20, 1])
+def test_a_copy_in_front_of_a_batch_that_is_gone_is_served(tail_bytes: int) -> None:
+    """The copy lies behind the other batches, and its records come first."""
+
+    async def check(store: Store, log: Log) -> None:
+        staged = [(stage(log, b"%d" % number * 900, number=number), 10) for number in range(6)]
+        staged[0] = copy(log, staged[0][0]), 10
+        publish(log, staged)
+        append(log, 30)
+        await settle(store, log)
+        log.remove_before(staged[2][0].index + 1)
+        gone = sum(entry.index < log.first_index for entry, _ in staged)
+        assert 0 < gone < 5
+        found = list(iter_entries(await log.reader.read_from_offset(0, 60, 1 << 20)))
+        assert [entry.header.base_offset for entry in found] == [0]
+        for offset in (10, 10 * gone):
+            with pytest.raises(OffsetOutOfRange) as raised:
+                await log.reader.read_from_offset(offset, 60, 1 << 20)
+            assert raised.value.detail["log_start"] == str(10 * (gone + 1))
+        found = list(iter_entries(await log.reader.read_from_offset(10 * (gone + 1), 60, 1 << 20)))
+        assert found[0].header.base_offset == 10 * (gone + 1)
 
     with_log(check, tail_cache_bytes_max=tail_bytes)
 

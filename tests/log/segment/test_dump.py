@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.published import NAME, append_new, discard, publish, stage
+from tests.log.published import NAME, append_new, copy, discard, publish, stage
 from tests.log.values import GROUP, append, faulty, following, open_both, run
 from tinymq.base.errors import StorageError
 from tinymq.cli.verbs.log import describe
@@ -129,6 +129,25 @@ def test_entries_of_transactions_say_which_batches_they_have(tmp_path: Path) -> 
         (3, 2, 3),
     ]
     assert describe(entries[1])["transaction"]["batch_number"] == 0
+
+
+def test_a_copy_is_shown_with_the_entry_that_it_replaces(tmp_path: Path) -> None:
+    files = faulty()
+
+    async def body() -> None:
+        store, opened = await open_both(files)
+        log = opened.log
+        first, second = stage(log, b"first", number=0), stage(log, b"second", number=1)
+        publish(log, [(copy(log, first), 2), (second, 3)])
+        await store.close()
+
+    run(body())
+    path = segment_file(tmp_path, files.content(next(p for p in files.paths() if p.endswith(".log"))))
+    copied, published = [d for d in dump_segment(path) if isinstance(d, DumpedEntry)][-2:]
+    assert (copied.problem, published.problem) == (None, None)
+    assert format_dumped(copied).endswith("batch 0 of writer 1, replaces entry 2")
+    assert describe(copied)["transaction"]["replaced_index"] == 2
+    assert [batch["entry_index"] for batch in describe(published)["batches"]] == [4, 3]
 
 
 @pytest.mark.parametrize(

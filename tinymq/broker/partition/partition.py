@@ -101,6 +101,7 @@ class Partition:
         )
         self._staged = StagedBatches(name, port, deadlines, ask_coordinator)
         self.delays, self.transactions = self._staged.delays, self._staged.transactions
+        self.copier = self._staged.copier
         self._room = Room(port, self._uncommitted, self.soft_leases, self._staged, self._propose_commands)
         self._command_queue = CommandQueue(name, deadlines, soon, self._propose_commands)
         self._noop_elision = NoopElision(

@@ -7,7 +7,10 @@ appends the first batch of a transaction (tinymq/broker/transactions/staging.py)
 
 The leader decided before it appended an entry, so no rule here refuses one: an entry with nothing new has no effect.
 The entries of a transaction lie packed, in 32 bytes each, so that 100,000 of them take 4 MB and a snapshot copies them.
-A snapshot has one block for each transaction, by its first entry. All numbers are little-endian.
+A snapshot has one block for each transaction, in the order in which they began. All numbers are little-endian.
+
+A batch may be copied: a later STAGED entry has it again, and takes the place of the one that it names. The batch keeps
+its place among those of its transaction, which is the place of its records when the transaction is published.
 
     offset size field
          0    8 producer_id      u64  the first three name the transaction
@@ -16,10 +19,10 @@ A snapshot has one block for each transaction, by its first entry. All numbers a
         20    4 coordinator      u32  number of the partition of __coordinator that has the transaction
         24    4 count            u32  of entries, at least 1
         28    4 reserved         u32  0
-        32  32n entries               in the order of the log
+        32  32n entries               in the order in which their batches were staged
 
     an entry
-         0    8 entry_index      u64
+         0    8 entry_index      u64  of the STAGED entry that has the batch now
          8    4 record_count     u32
         12    4 length           u32  bytes of its batch
         16    8 max_timestamp_us i64  greatest record timestamp
@@ -31,8 +34,9 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
 from tinymq.base.errors import CorruptData
@@ -98,16 +102,17 @@ class Totals:
 
 
 class StagedTransaction:
-    """The staged entries of one transaction in this partition, in the order of the log."""
+    """The staged entries of one transaction in this partition, in the order in which their batches were staged."""
 
-    __slots__ = ("_indexes", "_packed", "bytes", "coordinator", "records")
+    __slots__ = ("_lowest_index", "_packed", "_rows", "bytes", "coordinator", "records")
 
     def __init__(self, coordinator: int) -> None:
         self.coordinator = coordinator  # number of the partition of __coordinator that has the transaction
         self.records = 0
         self.bytes = 0  # of their batches
         self._packed = bytearray()  # the entries, as drawn above
-        self._indexes: dict[int, array[int]] = {}  # of the entries of each writer, by batch number
+        self._rows: dict[int, array[int]] = {}  # the places of each writer's entries in `_packed`, by batch number
+        self._lowest_index: int | None = None  # None: not known
 
     def __len__(self) -> int:
         return len(self._packed) // _ENTRY.size
@@ -122,12 +127,7 @@ class StagedTransaction:
 
     def held(self, writers: Collection[int]) -> int:
         """The number of entries of some writers."""
-        return sum(len(self._indexes.get(writer, ())) for writer in writers)
-
-    @property
-    def indexes(self) -> Iterator[int]:
-        """The Raft indexes of the entries, in no order."""
-        return chain.from_iterable(self._indexes.values())
+        return sum(len(self._rows.get(writer, ())) for writer in writers)
 
     @property
     def waiting(self) -> Waiting:
@@ -135,26 +135,55 @@ class StagedTransaction:
         return Waiting(len(self), self.records, self.bytes)
 
     @property
-    def first_index(self) -> int:
-        """The Raft index of the first entry."""
-        return int(_ENTRY.unpack_from(self._packed)[0])
+    def lowest_index(self) -> int:
+        """The lowest Raft index of an entry."""
+        if self._lowest_index is None:
+            self._lowest_index = min(self.indexes)
+        return self._lowest_index
+
+    @property
+    def indexes(self) -> Iterator[int]:
+        """The Raft indexes of the entries."""
+        return (fields[0] for fields in _ENTRY.iter_unpack(self._packed))
+
+    def between(self, first_index: int, last_index: int) -> Iterator[tuple[int, int, StagedEntry]]:
+        """The entries that lie there, each with its writer and its batch number."""
+        for row, fields in enumerate(_ENTRY.iter_unpack(self._packed)):
+            if first_index <= fields[0] <= last_index:
+                writer = fields[5]
+                yield writer, bisect_left(self._rows[writer], row), StagedEntry(*fields[:5])
 
     def next_number(self, writer: int) -> int:
-        return len(self._indexes.get(writer, ()))
+        return len(self._rows.get(writer, ()))
+
+    def entry_of(self, writer: int, number: int) -> StagedEntry | None:
+        """The entry that has a batch; None: the batch is not here."""
+        rows = self._rows.get(writer, ())
+        if not 0 <= number < len(rows):
+            return None
+        return StagedEntry(*_ENTRY.unpack_from(self._packed, rows[number] * _ENTRY.size)[:5])
 
     def index_of(self, writer: int, number: int) -> int | None:
         """The Raft index of a batch; None: it is not here."""
-        indexes = self._indexes.get(writer, ())
-        return indexes[number] if 0 <= number < len(indexes) else None
+        entry = self.entry_of(writer, number)
+        return None if entry is None else entry.entry_index
 
     def add(self, writer: int, entry: StagedEntry) -> None:
+        rows = self._rows.get(writer)
+        if rows is None:
+            rows = self._rows[writer] = array("I")
+        rows.append(len(self))
         self._packed += _ENTRY.pack(*entry, writer)
-        indexes = self._indexes.get(writer)
-        if indexes is None:
-            indexes = self._indexes[writer] = array("Q")
-        indexes.append(entry.entry_index)
         self.records += entry.record_count
         self.bytes += entry.length
+
+    def carry(self, writer: int, number: int, entry_index: int) -> None:
+        """Note that another entry has a batch now."""
+        at = self._rows[writer][number] * _ENTRY.size
+        entry = StagedEntry(*_ENTRY.unpack_from(self._packed, at)[:5])
+        _ENTRY.pack_into(self._packed, at, *entry._replace(entry_index=entry_index), writer)
+        if self._lowest_index == entry.entry_index:
+            self._lowest_index = None
 
     # ---- as bytes
 
@@ -170,12 +199,11 @@ class StagedTransaction:
         producer_id, number, epoch, coordinator, count, reserved = _TRANSACTION.unpack_from(packed)
         end = _TRANSACTION.size + count * _ENTRY.size
         _check(count > 0 and not reserved and end <= len(packed))
-        staged, before = cls(coordinator), 0
+        staged = cls(coordinator)
         for *fields, writer in _ENTRY.iter_unpack(packed[_TRANSACTION.size : end]):
             entry = StagedEntry._make(fields)
-            _check(before < entry.entry_index and entry.record_count > 0 and entry.length > 0)
+            _check(entry.entry_index > 0 and entry.record_count > 0 and entry.length > 0)
             staged.add(writer, entry)
-            before = entry.entry_index
         return TransactionId(producer_id, epoch, number), staged, packed[end:]
 
 
@@ -183,7 +211,7 @@ class StagedTransactions:
     """The transactions of one partition that have staged entries and no end yet, by id."""
 
     def __init__(self) -> None:
-        self._open: dict[TransactionId, StagedTransaction] = {}  # in the order of their first entries
+        self._open: dict[TransactionId, StagedTransaction] = {}  # in the order in which they began
         # Invariants: the sums over all transactions.
         self._batches = self._records = self._bytes = 0
 
@@ -211,7 +239,21 @@ class StagedTransactions:
     @property
     def lowest_index(self) -> int | None:
         """The lowest Raft index of a staged entry; None: nothing is staged. The log keeps its segments from here on."""
-        return next((staged.first_index for staged in self._open.values()), None)
+        return min((staged.lowest_index for staged in self._open.values()), default=None)
+
+    def between(self, first_index: int, last_index: int) -> list[tuple[StagedBatch, StagedEntry]]:
+        """The batches whose entries lie there."""
+        return [
+            (StagedBatch(transaction, writer, number), entry)
+            for transaction, staged in self._open.items()
+            if staged.lowest_index <= last_index
+            for writer, number, entry in staged.between(first_index, last_index)
+        ]
+
+    def entry_of(self, batch: StagedBatch) -> StagedEntry | None:
+        """The entry that has a batch; None: the batch is not here."""
+        staged = self._open.get(batch.transaction)
+        return None if staged is None else staged.entry_of(batch.writer, batch.number)
 
     def stage(self, batch: StagedBatch, entry: StagedEntry, coordinator: int) -> None:
         """Apply a STAGED entry. One that is there already, or that leaves out a number, changes nothing."""
@@ -220,6 +262,13 @@ class StagedTransactions:
             staged.add(batch.writer, entry)
             self._open[batch.transaction] = staged
             self._count(1, entry.record_count, entry.length)
+
+    def carry(self, batch: StagedBatch, replaced_index: int, entry_index: int, batch_crc: int) -> None:
+        """Apply a STAGED entry that has a batch again, and takes the place of another one. It changes nothing if the
+        transaction has ended, or if that entry does not have the batch, or not any more."""
+        entry = self.entry_of(batch)
+        if entry is not None and (entry.entry_index, entry.batch_crc) == (replaced_index, batch_crc):
+            self._open[batch.transaction].carry(batch.writer, batch.number, entry_index)
 
     def end(self, transaction: TransactionId) -> StagedTransaction | None:
         """Apply a PUBLISH or a DISCARD entry. Returns what was staged; None: it has ended before."""
@@ -249,7 +298,6 @@ class StagedTransactions:
             _check(transaction not in loaded._open)
             loaded._open[transaction] = staged
             loaded._count(len(staged), staged.records, staged.bytes)
-        _check(all(a.first_index < b.first_index for a, b in pairwise(loaded._open.values())))
         indexes = set(chain.from_iterable(staged.indexes for staged in loaded._open.values()))
         _check(len(indexes) == loaded._batches and max(indexes, default=0) <= applied_index < 1 << 63)
         return loaded

@@ -33,7 +33,14 @@ from tinymq.broker.state.transactional.staged_progress import PROGRESS_COMMANDS,
 from tinymq.format.batch import BatchHeader, parse_batch_header
 from tinymq.format.delayed import StagedHead, unpack_discarded, unpack_published, unpack_staged
 from tinymq.format.entry import ENTRY_VERSION, Entry, EntryHeader, Kind, crc32c_of
-from tinymq.format.transactional import TRANSACTIONAL_VERSION, PublishedItems, unpack_discard, unpack_transactional
+from tinymq.format.transactional import (
+    COPIED_VERSION,
+    PublishedItems,
+    is_transactional,
+    unpack_copied,
+    unpack_discard,
+    unpack_transactional,
+)
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.noop import parse_noop
 
@@ -138,7 +145,7 @@ class PartitionState:
                 self.epoch_cache.note(entry)
             elif header.kind == Kind.NOOP:
                 self._note_time(entry)
-            elif header.kind == Kind.PUBLISH or header.version == TRANSACTIONAL_VERSION:
+            elif header.kind == Kind.PUBLISH or is_transactional(header.version):
                 self._apply_transactional(entry)
             elif header.kind in (Kind.STAGED, Kind.DISCARD):
                 self._apply_delayed(entry)
@@ -173,6 +180,11 @@ class PartitionState:
                 transaction = TransactionId(discarded.producer_id, discarded.epoch, discarded.number)
                 self.staged.end(transaction)
                 self._progress.discard(transaction, self.offset_bounds(header.append_time_us))
+            elif header.version == COPIED_VERSION:
+                copied, data = unpack_copied(payload)
+                transaction = TransactionId(copied.producer_id, copied.epoch, copied.number)
+                batch_id = StagedBatch(transaction, copied.writer, copied.batch_number)
+                self.staged.carry(batch_id, copied.replaced_index, header.index, crc32c_of(data))
             else:
                 head, data = unpack_transactional(payload)
                 batch = _batch_header(data)
@@ -187,14 +199,14 @@ class PartitionState:
 
     def _publish(self, header: EntryHeader, items: PublishedItems) -> None:
         """Count the records of each batch by itself: retention may remove some of them and keep the others."""
-        items.check(header.index, header.record_count)
+        items.check(header.index, header.version, header.record_count)
         name = items.name
         transaction = TransactionId(name.producer_id, name.epoch, name.number)
         self.staged.end(transaction)
         self._progress.publish(transaction, self.offset_bounds(header.append_time_us))
         for item in items:
             self._add_records(header.base_offset + item.first, item.length, header.append_time_us)
-        self.published.publish(items[0].entry_index, header.index, header.next_offset)
+        self.published.publish(items.lowest_index, header.index, header.next_offset)
 
     def check_stage(self, command: pb.StageOffset, now_us: int) -> None:
         """Raises what refuses an offset that a transaction stages (StagedProgress.check_offset)."""

@@ -7,6 +7,9 @@ it asks the coordinator before it appends the first batch of a transaction. The 
 transaction's end here. Suppose that the leader asks, the answer is *open*, and the transaction ends before the answer
 arrives: a batch appended now would stay staged for good, because nobody sends a second end. So an end voids all earlier
 questions about its transaction.
+
+A batch that has no end, in the applied state or behind it, may be copied to the end of the log. An end that is appended
+behind a copy names the copy: once both are applied, nothing keeps the earlier entry in the log.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from types import MappingProxyType
+from typing import NamedTuple
 
 from tinymq.broker.state.staged import NOTHING, StagedBatch, StagedEntry, StagedTransactions, TransactionId, Waiting
 from tinymq.broker.state.transactional.staged_acks import StagedAcks
@@ -52,6 +56,12 @@ class Question:
     serial: int
 
 
+class _Copy(NamedTuple):
+    """A copy that this leader has appended and not applied yet."""
+
+    replaced_index: int
+
+
 @dataclass(slots=True)
 class _Tail:
     """The entries of one transaction that this leader has appended and not applied yet."""
@@ -59,6 +69,7 @@ class _Tail:
     entries: dict[StagedBatch, StagedEntry] = field(default_factory=dict)
     next_numbers: dict[int, int] = field(default_factory=dict)  # number of the next batch, by writer
     waiting: Waiting = NOTHING  # invariant: what `entries` take
+    copies: dict[int, int] = field(default_factory=dict)  # by index of an applied entry: that of the copy of its batch
     end_index: int | None = None  # of the PUBLISH or DISCARD; no batch of the transaction is appended behind it
 
 
@@ -75,8 +86,8 @@ class Staging:
             ACKS_WRITER: StagedAcks() if acks is None else acks,
         }
         self._tails: dict[TransactionId, _Tail] = {}
-        # All entries of tails: (index, transaction, its batch or None for an end, what it adds to the bounds).
-        self._order: deque[tuple[int, TransactionId, StagedBatch | None, Waiting]] = deque()
+        # All entries of tails: (index, transaction, its batch, a copy, or None for an end, what it adds to the bounds).
+        self._order: deque[tuple[int, TransactionId, StagedBatch | _Copy | None, Waiting]] = deque()
         self._more = NOTHING  # invariant: the sum of what the entries of tails add
         self._asked: dict[TransactionId, Question] = {}
         self._serial = 0
@@ -161,10 +172,27 @@ class Staging:
         These are all that the transaction has in the log, applied or not, or those of some sets of Spark's sink.
         """
         tail, staged = self._tails.get(transaction), self._applied.get(transaction)
+        entries: Sequence[StagedEntry] = ()
+        if staged is not None:
+            entries = staged.entries if sets is None else staged.entries_of(sets)
+        if tail is None:
+            return entries
+        copies = tail.copies
+        if copies:
+            entries = [
+                entry._replace(entry_index=copies.get(entry.entry_index, entry.entry_index)) for entry in entries
+            ]
         if sets is not None:  # their batches were applied before the coordinator decided
-            return () if staged is None else staged.entries_of(sets)
-        uncommitted = () if tail is None else [e for b, e in tail.entries.items() if b.writer not in self._commands]
-        return [*(() if staged is None else staged.entries), *uncommitted]
+            return entries
+        return [*entries, *(entry for batch, entry in tail.entries.items() if batch.writer not in self._commands)]
+
+    def movable(self, batch: StagedBatch) -> StagedEntry | None:
+        """The applied entry that has a batch, if a copy of it may be appended now. None: the transaction ends, or has
+        ended; or a copy is under way."""
+        tail, entry = self._tails.get(batch.transaction), self._applied.entry_of(batch)
+        if entry is None or (tail is not None and (tail.end_index is not None or entry.entry_index in tail.copies)):
+            return None
+        return entry
 
     def waiting_of(self, transaction: TransactionId) -> Waiting:
         """The room that the transaction's entries in the log take."""
@@ -213,6 +241,13 @@ class Staging:
         tail.waiting = tail.waiting.plus(taken)
         self._note(entry.entry_index, batch.transaction, batch, taken)
 
+    def copied(self, batch: StagedBatch, replaced_index: int, index: int) -> None:
+        """Note a STAGED entry that this leader has appended as a copy of a batch: it takes no room."""
+        tail = self._tails.setdefault(batch.transaction, _Tail())
+        assert tail.end_index is None, "a batch was copied behind the end of its transaction"
+        tail.copies[replaced_index] = index
+        self._note(index, batch.transaction, _Copy(replaced_index), NOTHING)
+
     def end_appended(self, index: int, transaction: TransactionId) -> None:
         """Note a PUBLISH or DISCARD entry that this leader has appended."""
         self._void(transaction)
@@ -220,23 +255,25 @@ class Staging:
         self._tails.setdefault(transaction, _Tail()).end_index = index
         self._note(index, transaction, None, freed)
 
-    def _note(self, index: int, transaction: TransactionId, batch: StagedBatch | None, more: Waiting) -> None:
-        self._order.append((index, transaction, batch, more))
+    def _note(self, index: int, transaction: TransactionId, noted: StagedBatch | _Copy | None, more: Waiting) -> None:
+        self._order.append((index, transaction, noted, more))
         self._more = self._more.plus(more)
 
     def applied(self, index: int) -> None:
         """Forget the entries up to `index`, which the applied state has now."""
         while self._order and self._order[0][0] <= index:
-            _, transaction, batch, more = self._order.popleft()
+            _, transaction, noted, more = self._order.popleft()
             self._more = self._more.minus(more)
             tail = self._tails[transaction]
-            if batch is None:
+            if noted is None:
                 tail.end_index = None
                 self._void(transaction)
+            elif isinstance(noted, _Copy):
+                del tail.copies[noted.replaced_index]
             else:
-                del tail.entries[batch]
+                del tail.entries[noted]
                 tail.waiting = tail.waiting.minus(more)
-            if tail.end_index is None and not tail.entries:
+            if tail.end_index is None and not tail.entries and not tail.copies:
                 del self._tails[transaction]
 
     def _void(self, transaction: TransactionId) -> None:

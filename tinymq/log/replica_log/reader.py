@@ -6,7 +6,6 @@ what is on disk alone is never truncated, and a read from disk never meets the w
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -188,7 +187,7 @@ class LogReader:
 
     def _published_run(self, publish: Entry, offsets: tuple[int, int], bytes_max: int) -> PublishedRun:
         """The batches of a PUBLISH entry to read from the first offset on. Raises OffsetOutOfRange, CorruptData."""
-        self._check_kept(publish, offsets[0])
+        first_index = self._segments.first.first_index
         on_disk, cached = list[Item](), list[tuple[Item, memoryview]]()
         for item in published_items(publish.header, publish.payload, *offsets):
             bytes_max -= HEADER_SIZE + item.length
@@ -196,7 +195,13 @@ class LogReader:
             if count and (bytes_max < 0 or count == BATCHES_MAX):
                 break
             staged = self._tail.entry(item.entry_index)
+            if item.entry_index < first_index:
+                if not count:
+                    raise self._gone(publish, offsets[0], first_index)
+                break
             if staged is None:
+                if cached:  # a copy lies behind the next batches: the caller sends those on disk first
+                    break
                 on_disk.append(item)
             elif problem := misfit(item, staged.header):
                 raise CorruptData(f"entry {item.entry_index}: {problem}", index=item.entry_index)
@@ -204,29 +209,29 @@ class LogReader:
                 cached.append((item, memoryview(staged.payload)[STAGED_HEAD_SIZE:]))
         return PublishedRun(publish.header, self._staged_runs(on_disk), cached)
 
-    def _check_kept(self, publish: Entry, offset: int) -> None:
-        """Raises OffsetOutOfRange if the batch with the record at `offset` is below the first entry.
+    @staticmethod
+    def _gone(publish: Entry, offset: int, first_index: int) -> OffsetOutOfRange:
+        """The error for an offset whose batch is below the first entry.
 
         A replica that was filled from a snapshot begins with a later entry than others, and removed segments are gone:
-        in both cases the records are below the partition's log start, at the latest when all is applied.
+        in both cases the records are below the partition's log start, at the latest when all is applied. So are those
+        of all batches before them in the PUBLISH entry, and a reader continues behind the last batch that is gone.
         """
-        first_index = self._segments.first.first_index
         items = PublishedItems(publish.payload)
-        gone = bisect_left(items, first_index, key=lambda item: item.entry_index)
-        start = publish.header.base_offset + items[gone].first if gone < len(items) else publish.header.next_offset
-        if gone and offset < start:
-            raise OffsetOutOfRange(
-                f"offset {offset} was published from before the log's first entry, {first_index}", log_start=start
-            )
+        kept = items.kept_from(first_index)
+        start = publish.header.base_offset + items[kept].first if kept < len(items) else publish.header.next_offset
+        return OffsetOutOfRange(
+            f"offset {offset} was published from before the log's first entry, {first_index}", log_start=start
+        )
 
     def _staged_runs(self, items: Sequence[Item]) -> list[StagedRun]:
-        """Where the batches lie, segment by segment."""
+        """Where the batches lie: for each segment, and again where one lies before the batch in front of it."""
         runs: list[StagedRun] = []
         at = 0
         while at < len(items):
             segment = self._segments.of_index(items[at].entry_index)
             end = at + 1
-            while end < len(items) and items[end].entry_index <= segment.last_index:
+            while end < len(items) and items[end - 1].entry_index < items[end].entry_index <= segment.last_index:
                 end += 1
             sparse = segment.sparse
             first, last = (sparse.row_of_index(items[n].entry_index) for n in (at, end - 1))

@@ -12,10 +12,12 @@ from tinymq.base.quantity import quantity
 from tinymq.format import transactional
 from tinymq.format.entry import EntryHeader, Kind, crc32c
 from tinymq.format.made_frames import misfit
-from tinymq.format.transactional import PublishedItems, TransactionalHead, TransactionName
+from tinymq.format.transactional import CopiedHead, PublishedItems, TransactionalHead, TransactionName
 from tinymq.log.files.files import File, open_to_read
 from tinymq.log.segment.scan import VerifiedFrame, frames
 from tinymq.log.segment.segment import SEGMENT_HEADER_SIZE, Segment, SegmentHeader, parse_segment_header
+
+Transaction = TransactionalHead | CopiedHead | PublishedItems | TransactionName
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class DumpedEntry:
     header: EntryHeader
     payload: bytes
     problem: str | None
-    transaction: TransactionalHead | PublishedItems | TransactionName | None = None  # what it says of one
+    transaction: Transaction | None = None  # what it says of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +89,20 @@ def _dump(file: File) -> Iterator[Dumped]:
 
 def _entry(frame: VerifiedFrame, problem: str | None, batches: _Batches) -> DumpedEntry:
     header, payload = frame.header, frame.payload
-    transaction: TransactionalHead | PublishedItems | TransactionName | None = None
+    transaction: Transaction | None = None
     try:
         match header.kind, header.version:
             case Kind.STAGED, transactional.TRANSACTIONAL_VERSION:
                 transaction, batch = transactional.unpack_transactional(payload)
                 batches.crcs[header.index] = header, crc32c(batch)
+            case Kind.STAGED, transactional.COPIED_VERSION:
+                transaction, batch = transactional.unpack_copied(payload)
+                batches.crcs[header.index] = header, crc32c(batch)
             case Kind.DISCARD, transactional.TRANSACTIONAL_VERSION:
                 transaction = transactional.unpack_discard(payload)
             case Kind.PUBLISH, _:
                 transaction = published = PublishedItems(payload)
-                published.check(header.index, header.record_count)
+                published.check(header.index, header.version, header.record_count)
                 problem = problem or batches.misfit(published)
     except CorruptData as error:
         problem = problem or error.message
@@ -152,6 +157,9 @@ def _format_transaction(item: DumpedEntry) -> str:
         case TransactionalHead():
             name = found.producer_id, found.number, found.epoch
             what = f", batch {found.batch_number} of writer {found.writer}"
+        case CopiedHead():
+            name = found.producer_id, found.number, found.epoch
+            what = f", batch {found.batch_number} of writer {found.writer}, replaces entry {found.replaced_index}"
         case TransactionName():
             name, what = found, ""
         case PublishedItems():

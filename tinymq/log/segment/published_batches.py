@@ -42,7 +42,7 @@ class IndexRow(NamedTuple):
 
 @value
 class StagedRun:
-    """Batches to read that lie in one segment."""
+    """Batches to read that lie in one segment, in this order."""
 
     path: str
     rows: Sequence[IndexRow]  # from the last one at or before the first batch to that of the last batch

@@ -9,7 +9,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import OffsetOutOfRange
 from tinymq.format.batch import decode_batch
 from tinymq.format.entry import Entry, Kind
-from tinymq.format.transactional import TRANSACTIONAL_VERSION, Item, PublishedItems, unpack_transactional
+from tinymq.format.transactional import STAGED_HEAD_SIZE, Item, PublishedItems, is_transactional
 from tinymq.log.replica_log.log import Log
 from tinymq_chaos.history import StoredEntry
 from tinymq_chaos.records import CHANGED, names_in_table
@@ -75,8 +75,8 @@ class ReplicaReader:
         header = entry.header
         if header.kind == Kind.DATA:
             return self._decoded(entry.batch)
-        if header.kind == Kind.STAGED and header.version == TRANSACTIONAL_VERSION:
-            _, batch = unpack_transactional(entry.payload)
+        if header.kind == Kind.STAGED and is_transactional(header.version):
+            batch = entry.payload[STAGED_HEAD_SIZE:]
             self._staged[header.index, google_crc32c.value(batch), len(batch)] = self._decoded(batch)
         if header.kind != Kind.PUBLISH:
             return (), ()

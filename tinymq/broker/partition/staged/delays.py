@@ -6,20 +6,16 @@ here is made in the same turn of the loop as its append.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-
-import structlog
 
 from tinymq.base.errors import NotReady, TinymqError
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import Position
 from tinymq.broker.delayed.bounds import Due, check_delayed, check_due, check_waiting
-from tinymq.broker.delayed.copies import SegmentBounds, due_copies
 from tinymq.broker.delayed.due_times import DueTimes
 from tinymq.broker.delayed.merged_batches import DueBatch, MergedBatch, merge, runs
-from tinymq.broker.delayed.staged_reads import StagedPayload, read_staged
+from tinymq.broker.delayed.staged_reads import StagedPayload, read_staged, staged_payload
 from tinymq.broker.delayed.uncommitted_delays import UncommittedDelays
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.pending_acks import Acks, Produced
@@ -37,8 +33,6 @@ from tinymq.format.delayed import (
 )
 from tinymq.format.entry import Entry, Kind, NewEntry
 from tinymq.format.feature_level import DELAYS_LEVEL, check
-
-logger = structlog.get_logger("tinymq.broker")
 
 Canceled = Callable[[bool | TinymqError], None]
 """Called once, on the loop: True if the batch is dropped, False if it has ended before. Must not raise."""
@@ -59,7 +53,6 @@ class Delays:
         self._counted = (0, 0)  # what `totals` have of this replica: (batches, bytes)
         self._publisher = Publisher(name, deadlines, self)
         self._name = name
-        self._copying: asyncio.Task[None] | None = None
 
     @property
     def waiting_now(self) -> Waiting:
@@ -152,32 +145,25 @@ class Delays:
         for batch in merged.waiting:
             self.late_us(position.append_time_us - batch.deliver_at_us)
 
-    # ---- copying, so that old segments can go
+    # ---- copying: the copier's side
 
-    def copy(self, pinned: Sequence[SegmentBounds]) -> None:
-        """Begin to copy what keeps segments that retention has reached."""
-        if self._copying is None and (copies := due_copies(pinned, self._state.delayed, self.uncommitted)):
-            self._copying = asyncio.get_running_loop().create_task(self._copy(copies))
+    def is_movable(self, schedule_id: int) -> bool:
+        """Whether a copy of the batch may be appended now."""
+        return self.uncommitted.movable(self._state.delayed, schedule_id) is not None
 
-    async def _copy(self, copies: Sequence[DelayedBatch]) -> None:
-        try:
-            staged = await self.read(copies)
-            for batch in copies:
-                self._copy_one(batch, staged[batch.schedule_id])
-                await asyncio.sleep(0)
-        except TinymqError as error:  # the next check of retention tries again
-            logger.info("copying_failed", partition=self._name, error=error.code, reason=error.message)
-        finally:
-            self._copying = None
-
-    def _copy_one(self, batch: DelayedBatch, staged: StagedPayload) -> None:
-        if self.uncommitted.movable(self._state.delayed, batch.schedule_id) is None:
-            return  # it has ended, or was copied, meanwhile
+    def append_copy(self, schedule_id: int, entry: Entry) -> int:
+        """Append a copy of a batch that was read from `entry`. Returns the bytes of the batch; 0: it has ended, or was
+        copied, meanwhile. Raises CorruptData, and as `RaftGroup.propose`."""
+        batch = self.uncommitted.movable(self._state.delayed, schedule_id)
+        if batch is None:
+            return 0
+        staged = staged_payload(entry)
         head = StagedHead(
-            batch.schedule_id, batch.deliver_at_us, 0, batch.staged_at_us, staged.head.max_timestamp_us
+            schedule_id, batch.deliver_at_us, 0, batch.staged_at_us, staged.head.max_timestamp_us
         )  # fmt: skip
         position = self._propose(NewEntry(Kind.STAGED, pack_staged(head, staged.batch)))
-        self.uncommitted.carried(position.index, batch.schedule_id)
+        self.uncommitted.carried(position.index, schedule_id)
+        return batch.bytes
 
     # ---- the log
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinymq.base.errors import TinymqError
-from tinymq.broker.delayed.copies import SegmentBounds
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.group_port import RecordLog
+from tinymq.broker.partition.staged.copier import Copier
 from tinymq.broker.partition.staged.delays import Delays
 from tinymq.broker.partition.staged.log_port import LogPort
 from tinymq.broker.partition.staged.transactions import PartitionTransactions
@@ -22,7 +22,7 @@ class StagedBatches:
     def __init__(self, name: str, port: LogPort, deadlines: Deadlines, ask_coordinator: AskCoordinator) -> None:
         self.delays = Delays(name, port, deadlines)
         self.transactions = PartitionTransactions(name, port, deadlines.clock, ask_coordinator)
-        self._state = port.state
+        self.copier = Copier(name, port, self.delays, self.transactions)
 
     @property
     def waiting_now(self) -> Waiting:
@@ -54,11 +54,5 @@ class StagedBatches:
         self.transactions.forget()
 
     def release(self, log: RecordLog) -> None:
-        """As the leader: begin to copy the delayed batches that keep segments which retention has reached."""
-        if not len(self._state.delayed):
-            return
-        others = (self._state.staged.lowest_index, self._state.published.lowest_index)
-        kept = min((index for index in others if index is not None), default=None)
-        pinned = [SegmentBounds(*each) for each in log.closed_below(self._state.log_start)]
-        # Transactions keep the segments from `kept` on: a copy would free none of these.
-        self.delays.copy([each for each in pinned if kept is None or each.last_index < kept])
+        """As the leader: begin to copy what keeps segments that retention has reached."""
+        self.copier.release(log)

@@ -8,19 +8,23 @@ from collections.abc import Sequence
 from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.broker.partition.pending_acks import Produced
 from tinymq.broker.partition.staged.log_port import LogPort
-from tinymq.broker.state.staged import StagedEntry, TransactionId
+from tinymq.broker.state.staged import StagedBatch, StagedEntry, TransactionId
 from tinymq.broker.transactions.bounds import check_staged, check_transaction
 from tinymq.broker.transactions.led_transactions import Sent, SentAcks, SentOffset
 from tinymq.broker.transactions.staging import Staging
 from tinymq.format.entry import Kind, NewEntry
 from tinymq.format.transactional import (
+    COPIED_VERSION,
     TRANSACTIONAL_VERSION,
+    CopiedHead,
     TransactionalHead,
     TransactionName,
     items_of,
+    pack_copied,
     pack_discard,
     pack_publish,
     pack_transactional,
+    publish_version,
 )
 from tinymq.proto import partition_pb2 as pb
 
@@ -63,6 +67,25 @@ class TermLog:
         payload = pack_transactional(head, sent.payload)
         return port.propose(NewEntry(Kind.STAGED, payload, version=TRANSACTIONAL_VERSION), 0).index
 
+    def append_copy(self, batch: StagedBatch, coordinator: int, replaced_index: int, payload: bytes) -> int:
+        """Append a STAGED entry that takes the place of an earlier one, and return its index.
+
+        It asks for no room: its batch has had it since it was staged. Raises NotLeader, QuotaExceeded (too much is not
+        committed yet), DiskFull.
+        """
+        self._check()
+        transaction = batch.transaction
+        head = CopiedHead(
+            producer_id=transaction.producer_id,
+            number=transaction.number,
+            epoch=transaction.epoch,
+            coordinator=coordinator,
+            writer=batch.writer,
+            batch_number=batch.number,
+            replaced_index=replaced_index,
+        )
+        return self._port.propose(NewEntry(Kind.STAGED, pack_copied(head, payload), version=COPIED_VERSION), 0).index
+
     def append_end(self, transaction: TransactionId, entries: Sequence[StagedEntry], *, publish: bool) -> int:
         self._check()
         propose = self._port.propose
@@ -77,7 +100,9 @@ class TermLog:
         # The records have had their room since they were staged, so nothing here refuses them.
         records, size = sum(entry.record_count for entry in entries), sum(entry.length for entry in entries)
         latest_us = max(entry.max_timestamp_us for entry in entries)
-        return propose(NewEntry(Kind.PUBLISH, pack_publish(name, items_of(entries)), records, latest_us), size).index
+        items = items_of(entries)
+        new = NewEntry(Kind.PUBLISH, pack_publish(name, items), records, latest_us, version=publish_version(items))
+        return propose(new, size).index
 
     async def applied(self, index: int) -> None:
         if self.over is not None:

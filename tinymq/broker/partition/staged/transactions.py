@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from tinymq.base.clock import Clock
-from tinymq.base.errors import BatchTooLarge, CorruptData, NotReady, TinymqError, TransactionAborted
+from tinymq.base.errors import BatchTooLarge, CorruptData, NotReady, OffsetOutOfRange, TinymqError, TransactionAborted
+from tinymq.broker.delayed.staged_reads import read_entries
 from tinymq.broker.partition.staged.log_port import LogPort
 from tinymq.broker.partition.staged.term_log import TermLog
 from tinymq.broker.state.staged import StagedBatch, TransactionId, Waiting
@@ -26,7 +27,7 @@ from tinymq.broker.transactions.staging import Staging
 from tinymq.format.batch import CheckedBatch
 from tinymq.format.entry import Entry, Kind
 from tinymq.format.feature_level import TRANSACTIONS_LEVEL, check
-from tinymq.format.transactional import TRANSACTIONAL_VERSION, unpack_transactional
+from tinymq.format.transactional import STAGED_HEAD_SIZE, is_transactional
 
 
 async def no_coordinator(transaction: TransactionId, coordinator: int, *, end: bool = False) -> Standing:
@@ -138,16 +139,19 @@ class PartitionTransactions:
         Raises BatchTooLarge above SHOWN_BYTES_MAX, NotLeader, DeadlineExceeded, CorruptData, StorageError.
         """
         await self._leading().held(transaction)
-        staged = self._port.state.staged.get(transaction)
-        if staged is None:
-            return b""
-        first = staged.entries[0]
-        if first.length > SHOWN_BYTES_MAX:
-            raise BatchTooLarge(f"{self._name}: a staged batch of {first.length} bytes cannot be shown")
-        entries = await self._port.group().log.reader.read(first.entry_index, first.length)
-        if not entries or (entries[0].header.kind, entries[0].header.version) != (Kind.STAGED, TRANSACTIONAL_VERSION):
-            raise CorruptData(f"{self._name}: entry {first.entry_index} is no batch of a transaction")
-        return bytes(unpack_transactional(entries[0].payload)[1])
+        reader = self._port.group().log.reader
+        while (staged := self._port.state.staged.get(transaction)) is not None:
+            first = staged.entries[0]
+            if first.length > SHOWN_BYTES_MAX:
+                raise BatchTooLarge(f"{self._name}: a staged batch of {first.length} bytes cannot be shown")
+            try:
+                entries = await read_entries(reader, [(first.entry_index, first.length)])
+            except OffsetOutOfRange:  # it was copied meanwhile, or its transaction has ended, and its segment is gone
+                if self._port.state.staged.get(transaction) is staged and staged.entries[0] == first:
+                    raise
+            else:
+                return self._batch_of(entries[first.entry_index])
+        return b""
 
     async def end(self, transaction: TransactionId, *, publish: bool, sets: Collection[int] | None = None) -> None:
         """Give the transaction's records their offsets, or those of these sets alone, and drop the others. Returns once
@@ -160,6 +164,32 @@ class PartitionTransactions:
     def hung(self) -> Sequence[HungTransaction]:
         """The transactions that their coordinators do not decide, although this leader asked. Empty on a follower."""
         return () if self._led is None else self._led.hung
+
+    # ---- copying: the copier's side
+
+    def is_movable(self, batch: StagedBatch) -> bool:
+        """Whether this replica leads, and a copy of the batch may be appended now."""
+        return self._led is not None and self._led.staging.movable(batch) is not None
+
+    def append_copy(self, batch: StagedBatch, entry: Entry) -> int:
+        """Append a copy of a batch that was read from `entry`. Returns the bytes of the batch; 0: its transaction has
+        ended, or it was copied, meanwhile. Raises NotLeader, CorruptData, and as `RaftGroup.propose`."""
+        led, log = self._leading(), self._log
+        assert log is not None, "a leader without its log"
+        staging = led.staging
+        found = staging.movable(batch)
+        if found is None or found.entry_index != entry.index:
+            return 0
+        coordinator = staging.coordinator_of(batch.transaction)
+        index = log.append_copy(batch, coordinator, entry.index, self._batch_of(entry))
+        staging.copied(batch, entry.index, index)
+        return found.length
+
+    def _batch_of(self, entry: Entry) -> bytes:
+        """The batch in a STAGED entry of a transaction. Raises CorruptData."""
+        if entry.header.kind != Kind.STAGED or not is_transactional(entry.header.version):
+            raise CorruptData(f"{self._name}: entry {entry.index} is no batch of a transaction", index=entry.index)
+        return entry.payload[STAGED_HEAD_SIZE:]
 
     def _leading(self) -> LedTransactions:
         self._port.check_leading()
