@@ -29,6 +29,7 @@ ON_BROKERS = (
     "observed",
     "scheduled",
     "transfers",
+    "lingering",
     "processors",
 )
 BOUNDED = ("retained", "unreplicated", "sized", "room", "heavy", "full", "trimmed", "altered")
@@ -74,6 +75,17 @@ def test_transfers_end_in_every_way_while_their_ids_change_hands() -> None:
     assert {len(call.args["parts"]) for call in done(history, "transact")} == {1, 2, 3}
     assert len(done(history, "last_transfer")) == 2
     assert [call.result for call in done(history, "unfinished")] == [[]]
+
+
+@pytest.mark.long
+def test_transactions_linger_while_old_segments_go() -> None:
+    history = told("lingering", "kill", "isolate", "trim", pace=0.5)
+    ends = Counter(call.error or str(call.outcome) for call in history.of("transact"))
+    assert ends[Outcome.OK] >= 4, ends
+    assert ends["rolled back"] > 50, ends
+    assert [call.result for call in done(history, "unfinished")] == [[]]
+    firsts = [replica.entries[0] for replica in history.replicas if replica.entries]
+    assert [entry for entry in firsts if entry.index > 1 and not entry.base_offset], "nothing but old batches is gone"
 
 
 def test_programs_read_process_and_write_and_end_in_every_way() -> None:

@@ -32,7 +32,7 @@ from tinymq_chaos.workloads.delays import scheduled
 from tinymq_chaos.workloads.groups import members, workers
 from tinymq_chaos.workloads.pipelining import push
 from tinymq_chaos.workloads.producers import NumberedProducer
-from tinymq_chaos.workloads.transactions import processors, transfers
+from tinymq_chaos.workloads.transactions import lingering, processors, transfers
 
 PARTITIONS = 2
 LOOK_UPS: tuple[Company, ...] = (readers.look_up_times,)
@@ -97,6 +97,9 @@ async def _load(
 WEAK = frozenset({"volatile", "delayed", "toggled", "unreplicated"})
 """The topics of these workloads do not recover by themselves, or not at all, after disks were wiped or damaged."""
 
+NAMED = frozenset({"lingering"})
+"""They run in plans that name them: about one special state of the log, which each of their runs reaches."""
+
 OF_THREE = frozenset({"metadata", "churn", "moved", "recreated"})
 """They need three brokers."""
 
@@ -124,6 +127,7 @@ WORKLOADS: dict[str, Workload] = {
     "altered": alterations.altered,
     "scheduled": scheduled.scheduled,
     "transfers": transfers.transfers,
+    "lingering": lingering.lingering,
     "processors": processors.processors,
     "moved": moves.moved,
     "observed": observers.observed,

@@ -7,16 +7,17 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tinymq.broker.partition.staged.term_log import TermLog
-from tinymq.broker.state.staged import NOTHING, StagedEntry, StagedTransactions, TransactionId
+from tinymq.broker.state.staged import NOTHING, StagedBatch, StagedEntry, StagedTransactions, TransactionId
 from tinymq.broker.state.state import PartitionState
 from tinymq.broker.state.transactional.published import PublishedEntries
 from tinymq.broker.transactions.led_transactions import LedTransactions
 from tinymq.broker.transactions.staging import Staging
 from tinymq.format.entry import Entry, Kind
-from tinymq_chaos.mutants.mutant import Patches, mutant, replaces
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant, replaces
 
 STAGED = "tests/broker/state/test_staged.py::test_"
 TRANSACTIONS = "tests/broker/partition/test_transactions.py::test_"
+COPIES = "tests/broker/partition/test_copies.py::test_"
 LED = "tests/broker/transactions/test_led_transactions.py::test_"
 
 
@@ -120,3 +121,35 @@ async def deposed_leaders_end_transactions(_: Any, self: TermLog) -> None:
 @replaces(Staging.is_behind)
 def resolved_transactions_overtake(_: Any, self: Staging, transaction: TransactionId) -> bool:
     return False
+
+
+# ---- copies --------------------------------------------------------------------------------------------------------
+
+
+@mutant("a copy takes the place of its batch", test=f"{COPIES}a_copy_takes_the_place_of_its_batch_when_it_is_applied")
+@replaces(StagedTransactions.carry)
+def carry_leaves_the_old_copy(
+    _: Any, self: StagedTransactions, batch: StagedBatch, replaced_index: int, entry_index: int, batch_crc: int
+) -> None:
+    return None
+
+
+@mutant(
+    "a segment stays until the copies of its batches are applied",
+    Focus(("kill", "isolate", "trim"), ("lingering",), pace=0.5),
+)
+def a_segment_is_freed_before_its_copy_is_applied(p: Patches) -> None:
+    real: Any = Staging.copied
+
+    def copied(self: Any, batch: StagedBatch, replaced_index: int, index: int) -> None:
+        real(self, batch, replaced_index, index)
+        entry = self._applied.entry_of(batch)
+        self._applied.carry(batch, replaced_index, index, entry.batch_crc)
+
+    p.replace(Staging.copied, copied)
+
+
+@mutant("an end names uncommitted copies", test=f"{COPIES}an_end_behind_a_copy_names_the_copy")
+@replaces(Staging.copied)
+def uncommitted_copies_do_not_count(_: Any, self: Staging, batch: StagedBatch, replaced_index: int, index: int) -> None:
+    return None

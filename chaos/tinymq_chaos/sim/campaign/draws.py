@@ -117,8 +117,8 @@ def filled(plan: Plan) -> Plan:
 
 
 def _workloads(seed: int, nodes: int) -> tuple[str, ...]:
-    spared = workloads.OF_THREE if nodes < 3 else frozenset[str]()
-    known = [name for name in sorted(workloads.WORKLOADS) if name not in spared | {OBSERVED}]
+    spared = workloads.NAMED | {OBSERVED} | (workloads.OF_THREE if nodes < 3 else frozenset())
+    known = [name for name in sorted(workloads.WORKLOADS) if name not in spared]
     return (OBSERVED, *random.Random(f"{seed}/draw/which workloads").sample(known, LOADS.of(seed)))
 
 
