@@ -44,7 +44,6 @@ from tinymq.client.common.transaction_config import TransactionConfig
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.client.consume.reader import ReaderCore
 from tinymq.client.consume.scan import FETCH_BYTES_MAX, WAIT_MS, ScanCore, Tiers, read_range
-from tinymq.client.facade.core.half_messaging import HalfMessaging
 from tinymq.client.facade.core.lazy_cluster import LazyCluster
 from tinymq.client.facade.core.opened import OpenedObjects
 from tinymq.client.frame.frame import FrameCore, OffsetRange, TimeRange
@@ -56,6 +55,8 @@ from tinymq.client.queue.queue import QueueCore
 from tinymq.client.serve.health import Health
 from tinymq.client.serve.serving import STOP_TIMEOUT_S, Handlers, stopping_signals
 from tinymq.client.serve.subscription import Handler, Kind, OnError
+from tinymq.client.transaction.checker import CONCURRENCY, AsyncChecker, CheckHandler
+from tinymq.client.transaction.half_message import CHECK_AFTER_S, AsyncHalfMessage, CheckAfter, send_half_message
 from tinymq.client.transaction.owner import Owners
 from tinymq.client.transaction.transaction import TransactionCore
 from tinymq.client.work.worker import OnLost, WorkerCore
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from tinymq.client.admin.admin import AsyncAdmin
 
 
-class ClientCore(HalfMessaging):
+class ClientCore:
     """The connection to a cluster, and the objects that were made with it. See AsyncClient."""
 
     servers: tuple[str, ...]
@@ -177,11 +178,44 @@ class ClientCore(HalfMessaging):
 
         `transactional_id`: a name that this program uses alone. The first transaction of an id in this client fences
         the programs that used it before, and rolls back what they had open; the client keeps the id. One transaction of
-        an id at a time. Settings: see TransactionConfig. docs/transactions.md tells the whole story.
+        an id at a time. Settings: see TransactionConfig. See docs/transactions.md.
         """
         config, cluster = configure(TransactionConfig, settings), self.cluster()
         owner = self._owners.owner(cluster, transactional_id)
         return self._opened.keep(TransactionCore(cluster, owner, config, self._connection.call_soon))
+
+    async def half_message(
+        self, topic: str, value: bytes | None, *, producer_group: str, context: bytes = b"", key: bytes | None = None,
+        headers: HeadersLike | None = None, timestamp: Timestamp | None = None, partition: int | None = None,
+        check_after: CheckAfter = CHECK_AFTER_S, timeout: float | None = None,
+    ) -> AsyncHalfMessage:  # fmt: skip
+        """Store a record that nobody sees until it is committed, by its `commit` or by a checker.
+
+        When this returns, the record is on a majority of disks: now run a transaction of your own, and then call
+        `commit` or `rollback`. If neither is called, the checkers of `producer_group` are asked, `check_after` (a
+        timedelta or seconds, 1 s to 1 h) after this and then every 30 s. `context`: up to 4 KiB for them. Key, headers,
+        timestamp and partition as in `send`; up to about 1 MB together. `timeout` in seconds, 60 at most;
+        request_timeout_ms if not given. See docs/half-messages.md.
+
+        Raises TransactionAborted (it was not stored, and is never seen), UnknownTopic, InvalidRequest, InvalidName,
+        BatchTooLarge, Denied, UnsupportedVersion.
+        """
+        return await send_half_message(
+            self.cluster(), self._connection.call_soon, topic, value, producer_group=producer_group, context=context,
+            key=key, headers=headers, timestamp=timestamp, partition=partition, check_after=check_after,
+            timeout=timeout,
+        )  # fmt: skip
+
+    def checker(self, producer_group: str, handler: CheckHandler, *, concurrency: int = CONCURRENCY) -> AsyncChecker:
+        """From now on, answer for half messages of `producer_group` whose senders neither committed nor rolled them
+        back.
+
+        `handler` gets a HalfCheck and returns "commit", "rollback" or "unknown". An `async` one runs on the client's
+        loop and must not block; others run in threads. `concurrency`: how many it handles at a time. If it raises, the
+        half message is checked again. Ends with the client. See docs/half-messages.md.
+        Raises InvalidRequest, InvalidName.
+        """
+        return self._opened.keep(AsyncChecker(self.cluster(), producer_group, handler, concurrency))
 
     def reader(
         self, topic: str, partitions: Sequence[int] | None = None, start: Places = "earliest",
@@ -322,7 +356,8 @@ class ClientCore(HalfMessaging):
         """Call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. Then finish what is started, and return.
 
         Handlers that have begun get `stop_timeout` seconds, or until a second signal. Records that were not handled are
-        delivered again. `signals`: react to signals; only in the main thread. Raises what ended a subscription.
+        delivered again. `signals`: react to signals; only in the main thread. Raises the error that ended a
+        subscription.
         """
         await self.serve_with(self._serving, stop_timeout=stop_timeout, signals=signals)
 

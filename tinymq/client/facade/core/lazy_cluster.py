@@ -14,7 +14,7 @@ from tinymq.client.net.ports import Connector
 
 
 class LazyCluster:
-    """What an AsyncClient knows before it is used, and the Cluster that it has from then on."""
+    """The configuration of an AsyncClient before its first use, and the Cluster that it has from then on."""
 
     def __init__(
         self,

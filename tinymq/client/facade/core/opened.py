@@ -1,4 +1,4 @@
-"""What an AsyncClient has made and not closed yet."""
+"""The objects that an AsyncClient has made and not closed yet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ Opened = (
     | AsyncChecker
     | Handlers
 )
-LEAVING = (QueueCore, ConsumerCore, WorkerCore, TransactionCore)  # that leave otherwise than by `close`
+# The client calls `leave` of these, not `close`: records handed out last do not count as handled.
+LEAVING = (QueueCore, ConsumerCore, WorkerCore, TransactionCore)
 T = TypeVar("T", bound=Opened)
 
 
