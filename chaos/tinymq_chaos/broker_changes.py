@@ -1,4 +1,5 @@
-"""What observers of brokers see of replicas and processes: damage, recoveries, and second processes of one number.
+"""Changes of replicas and processes that observers of brokers see: damage, recoveries, and second processes of one
+number.
 
 Parts of a History, as plain values (history.py).
 """

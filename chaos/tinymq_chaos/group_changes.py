@@ -1,4 +1,4 @@
-"""What observers of brokers see of queue groups: changes of leases on leaders, and of the replicated state.
+"""Changes of queue groups that observers of brokers see: leases on leaders, and the replicated state.
 
 Parts of a History, as plain values (history.py). Only the simulator can look into brokers; histories of other tiers
 have none of these.

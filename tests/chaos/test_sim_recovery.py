@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tinymq.rpc.operator_calls.cluster_recovery import Recovering
-from tinymq_chaos.sim.recovery.loss import Ack, Loss, Story, judge
+from tinymq_chaos.sim.recovery.loss import Ack, Loss, LossHistory, judge
 from tinymq_chaos.sim.recovery.run import run
 
 SEEDS = [2]
@@ -32,10 +32,10 @@ def test_mutant_a_recovery_accepts_more_loss_than_it_has_shown(monkeypatch: pyte
 # ---- the checker -------------------------------------------------------------------------------------------------
 
 
-def a_story() -> Story:
+def a_story() -> LossHistory:
     """Two records survive a loss, two do not, and two more are written."""
     values = ["a", "b", "e", "f"]
-    return Story(
+    return LossHistory(
         acks=[
             *[Ack(0, n, value, 1.0 + n / 10) for n, value in enumerate("abcd")],
             *[Ack(0, 2 + n, value, 9.0 + n / 10) for n, value in enumerate("ef")],
@@ -55,51 +55,51 @@ def test_a_loss_that_was_accepted_is_none() -> None:
     assert judge(a_story()) == []
 
 
-def a_replica_differs(s: Story) -> None:
+def a_replica_differs(s: LossHistory) -> None:
     s.finals[2, 0] = {**s.finals[2, 0], 3: "d"}
 
 
-def an_offset_is_missing(s: Story) -> None:
+def an_offset_is_missing(s: LossHistory) -> None:
     for broker in (1, 2, 3):
         s.finals[broker, 0] = {**s.finals[broker, 0], 5: "d"}
 
 
-def a_stranger_is_there(s: Story) -> None:
+def a_stranger_is_there(s: LossHistory) -> None:
     s.sent.discard("f")
 
 
-def a_record_is_there_twice(s: Story) -> None:
+def a_record_is_there_twice(s: LossHistory) -> None:
     for broker in (1, 2, 3):
         s.finals[broker, 0] = {**s.finals[broker, 0], 4: "f"}
 
 
-def a_later_write_is_lost(s: Story) -> None:
+def a_later_write_is_lost(s: LossHistory) -> None:
     s.acks.append(Ack(0, 4, "c", 9.5))
 
 
-def a_kept_record_is_lost(s: Story) -> None:
+def a_kept_record_is_lost(s: LossHistory) -> None:
     s.losses = [Loss(2.0, 8.0, {0: 3})]
 
 
-def a_record_is_lost_before_one_that_is_not(s: Story) -> None:
+def a_record_is_lost_before_one_that_is_not(s: LossHistory) -> None:
     s.losses = [Loss(2.0, 8.0, {0: 0})]
     for broker in (1, 2, 3):
         s.finals[broker, 0] = {0: "e", 1: "b"}
     s.acks = s.acks[:2]
 
 
-def a_reader_is_not_told(s: Story) -> None:
+def a_reader_is_not_told(s: LossHistory) -> None:
     s.reads["old"].append((0, 4, "g"))
     s.sent.add("g")
     for broker in (1, 2, 3):
         s.finals[broker, 0] = {**s.finals[broker, 0], 4: "g"}
 
 
-def a_reader_skips(s: Story) -> None:
+def a_reader_skips(s: LossHistory) -> None:
     s.reads["new"] = s.reads["new"][:1] + s.reads["new"][2:]
 
 
-def an_id_is_given_twice(s: Story) -> None:
+def an_id_is_given_twice(s: LossHistory) -> None:
     s.ids.append(("producer", "2"))
 
 
@@ -118,7 +118,7 @@ def an_id_is_given_twice(s: Story) -> None:
         (an_id_is_given_twice, "producer 2 was given 2 times"),
     ],
 )
-def test_it_finds(change: Callable[[Story], None], found: str) -> None:
+def test_it_finds(change: Callable[[LossHistory], None], found: str) -> None:
     story = a_story()
     change(story)
     assert any(found in anomaly for anomaly in judge(story)), judge(story)

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_tinymq.options.offsets import Partition
 from pyspark_tinymq.plan import hold_ledger as holding
-from pyspark_tinymq.plan.hold_ledger import Holding, Ledger, together
+from pyspark_tinymq.plan.hold_ledger import Holding, Ledger, group_holdings
 from tests.spark.reading import batch, numbers, planned, read, rows, send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client
@@ -44,7 +44,7 @@ def test_a_hold_ledger_names_the_holds_that_are_due() -> None:
 
 def test_a_task_of_a_large_plan_renews_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_tinymq.plan.hold_ledger.TOGETHER_MAX", 2)
-    found = together(b"id", 60.0, {Partition("t", number): number for number in range(5)})
+    found = group_holdings(b"id", 60.0, {Partition("t", number): number for number in range(5)})
     groups = [{0: 0, 1: 1}, {0: 0, 1: 1}, {2: 2, 3: 3}, {2: 2, 3: 3}, {4: 4}]
     assert [holding.offsets for holding in found.values()] == [{"t": group} for group in groups]
     assert len({holding.key for holding in found.values()}) == 3

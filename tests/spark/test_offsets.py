@@ -70,4 +70,4 @@ def test_what_no_offset_is(text: str) -> None:
 
 def test_partitions_are_named_in_order() -> None:
     assert offsets.read_assignment('{"b":[0],"a":[10,2]}') == (A2, A10, B0)
-    assert offsets.some([B0, A10, A2], most=2) == "a/2, a/10 and 1 more"
+    assert offsets.first_few([B0, A10, A2], most=2) == "a/2, a/10 and 1 more"

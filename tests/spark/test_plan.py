@@ -112,7 +112,7 @@ ADMITTED = [  # (limits, mean sizes, how far from A: 0 of 90 and B: 0 of 10)
 
 @pytest.mark.parametrize(("limits", "sizes", "ends"), ADMITTED)
 def test_admission(limits: Limits, sizes: dict[Partition, float], ends: dict[Partition, int]) -> None:
-    assert plan.admit({A: 0, B: 0}, {A: 90, B: 10}, limits, sizes) == ends
+    assert plan.micro_batch_end({A: 0, B: 0}, {A: 90, B: 10}, limits, sizes) == ends
 
 
 @settings(max_examples=60, deadline=None)
@@ -126,7 +126,7 @@ def test_an_admitted_frame_grows_up_to_its_share(
 ) -> None:
     starts = {Partition("t", number): 7 * number for number in waiting}
     ends = {at: starts[at] + count for at, count in zip(starts, waiting.values(), strict=True)}
-    found = plan.admit(starts, ends, Limits(rows_max, bytes_max), dict.fromkeys(starts, 100.0))
+    found = plan.micro_batch_end(starts, ends, Limits(rows_max, bytes_max), dict.fromkeys(starts, 100.0))
     assert found.keys() == ends.keys()
     assert all(starts[at] <= found[at] <= ends[at] for at in ends)
     assert all(found[at] > starts[at] for at in ends if ends[at] > starts[at])
@@ -146,7 +146,7 @@ WAITS = [  # (minimum, seconds waited of 60, it waits)
 @pytest.mark.parametrize(("least", "waited_s", "waits"), WAITS)
 def test_too_little_waits_but_not_for_ever(least: int | None, waited_s: float, waits: bool) -> None:
     limits = Limits(rows_min=least, delay_s_max=60.0)
-    assert plan.waits({A: 10, B: 0}, {A: 90, B: 20}, limits, waited_s) is waits
+    assert plan.must_wait({A: 10, B: 0}, {A: 90, B: 20}, limits, waited_s) is waits
 
 
 def test_an_answer_that_lags_takes_nothing_back() -> None:

@@ -83,12 +83,12 @@ def _positive(text: str) -> float:
 def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     if options.list:
-        print("\n".join(row(name, kind) for name, kind in FAULTS.items()))
+        print("\n".join(fault_line(name, kind) for name, kind in FAULTS.items()))
         return 0
     seed = random.SystemRandom().randrange(FRESH_SEEDS) if options.seed is None else options.seed
     now = datetime.now(UTC)
     folder = options.folder or Path(".tinymq") / "chaos" / f"{now:%Y%m%d-%H%M%S}-seed-{seed}"
-    if wrong := cannot(options, OFFERS[options.target]()) or unfit(folder, options.against):
+    if wrong := unusable_options(options, OFFERS[options.target]()) or folder_problem(folder, options.against):
         return _end(2, wrong)
     say = Progress()
     command = command_of(options, seed)
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     return _conclude(result, folder, options.against, say)
 
 
-def cannot(options: argparse.Namespace, offer: SystemOffer) -> str:
+def unusable_options(options: argparse.Namespace, offer: SystemOffer) -> str:
     """Return which options make no sense with these brokers; "" if all do."""
     lacking = {name: FAULTS[name].real.needs - offer.can_have for name in options.fault or ()}
     wrong = [f"{name} needs {', '.join(sorted(needs))}" for name, needs in lacking.items() if needs]
@@ -131,7 +131,7 @@ def cannot(options: argparse.Namespace, offer: SystemOffer) -> str:
     return f"{options.target}: {'; '.join(wrong)}" if wrong else ""
 
 
-def unfit(folder: Path, against: Path | None) -> str:
+def folder_problem(folder: Path, against: Path | None) -> str:
     """Create `folder`; return why it cannot be written, or why `against` cannot be compared; "" if both can."""
     if against is not None:
         try:
@@ -199,7 +199,7 @@ def command_of(options: argparse.Namespace, seed: int) -> str:
     return " ".join(words)
 
 
-def row(name: str, kind: RealFault) -> str:
+def fault_line(name: str, kind: RealFault) -> str:
     """Return a fault's line for people."""
     seconds = " or ".join(f"{each:g}" for each in sorted(kind.real.lasts_s))
     how = "; ".join(f"{parameter} {', '.join(map(_value, each))}" for parameter, each in kind.real.parameters.items())

@@ -21,7 +21,7 @@ class ClusterSpec:
 
 @dataclass(frozen=True, slots=True)
 class SystemOffer:
-    """What a run may request of a system, known before any broker starts."""
+    """The features of a system that a run may request, known before any broker starts."""
 
     can_have: frozenset[str]  # of what faults need
     workloads: tuple[str, ...]

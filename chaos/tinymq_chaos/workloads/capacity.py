@@ -24,7 +24,7 @@ ROOM_BYTES = 60_000
 FULL, FULL_BYTES = 12, 12_000  # bounds of a topic that refuses writers
 LEASE_S = 3.0
 Company = Callable[[Context, AsyncClient, str, str], Awaitable[None]]
-KEPT = {"retention_ms": "none"}  # the age of records does not matter, whatever jumping clocks make of it
+KEPT = {"retention_ms": "none"}  # without a bound on age, jumping clocks remove no record
 
 
 async def retained(context: Context) -> None:
@@ -46,7 +46,7 @@ async def sized(context: Context) -> None:
 
 
 async def room(context: Context) -> None:
-    """The oldest records make room for the newest, no more of them than necessary, and no held ones."""
+    """A full partition drops its oldest records for new ones: no more of them than necessary, and no held ones."""
     await load(context, KEPT | {"max_records": str(ROOM), "on_full": "drop_oldest"}, batches, _hold)
 
 

@@ -175,7 +175,7 @@ class PipeliningProducer:
     def _submit(
         self, cluster: Cluster, batch: NumberedBatch, deadline_s: float, answers: asyncio.Queue[tuple[Cluster, Any]]
     ) -> bool:
-        """Send it if there is a connection to the leader; return False if there is none yet."""
+        """Send it, and return True, if there is a connection to the leader."""
         topic = cluster.view.topics[self._sender.topic]
         at = topic.partition(self._partition)
         stream = cluster.produce_stream(at.leader) if at is not None and at.leader else None

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pyspark_tinymq.json import moments
-from pyspark_tinymq.json.jsontext import NOTHING, Malformed, Object, Real, Whole, first_document
+from pyspark_tinymq.json.jsontext import NO_DOCUMENT, DecimalText, IntegerText, Malformed, Object, first_document
 
 WHOLES = {pa.int8(): (-128, 255), pa.int16(): (-(1 << 15), (1 << 15) - 1), pa.int32(): (-(1 << 31), (1 << 31) - 1),
           pa.int64(): (-(1 << 63), (1 << 63) - 1)}  # fmt: skip
@@ -65,7 +65,7 @@ def reader(schema: pa.StructType, zone: str) -> Callable[[bytes], Row]:
     def row(value: bytes) -> Row:
         try:
             tree = first_document(value.decode("utf-8", "replace"))
-            if tree is NOTHING:
+            if tree is NO_DOCUMENT:
                 return Row(None, None)
             if not isinstance(tree, Object):
                 raise Malformed("the document is not an object")
@@ -127,7 +127,7 @@ def _whole(least: int, most: int) -> Read:
     sign = 1 << 7
 
     def read(tree: object) -> int:
-        if type(tree) is not Whole or len(tree) > 20 or not least <= int(tree) <= most:
+        if type(tree) is not IntegerText or len(tree) > 20 or not least <= int(tree) <= most:
             raise _not_a(tree, f"whole number from {least} to {most}")
         number = int(tree)
         return number if most != 255 or number < sign else number - 2 * sign
@@ -138,7 +138,7 @@ def _whole(least: int, most: int) -> Read:
 def _number(tree: object) -> str:
     if type(tree) is str and tree in _CONSTANTS:
         return _CONSTANTS[tree]
-    if type(tree) is not Whole and type(tree) is not Real:
+    if type(tree) is not IntegerText and type(tree) is not DecimalText:
         raise _not_a(tree, "number")
     return _CONSTANTS.get(tree, tree)
 
@@ -185,7 +185,7 @@ def _time(zone: str) -> Read:
     of_text = _of_text("TIMESTAMP", lambda text: moments.time_of(text, zone))
 
     def read(tree: object) -> int:
-        if type(tree) is Whole:  # seconds; an overflow wraps around, as in Spark
+        if type(tree) is IntegerText:  # seconds; an overflow wraps around, as in Spark
             seconds = _whole(*WHOLES[pa.int64()])(tree)
             return int((seconds * 1_000_000 + (1 << 63)) % (1 << 64)) - (1 << 63)
         return int(of_text(tree))
@@ -248,10 +248,10 @@ def _written(tree: object) -> str:
 
 def _token(tree: object) -> str:
     """Return a scalar as Jackson writes it."""
-    if type(tree) is Real:
+    if type(tree) is DecimalText:
         number = float(_CONSTANTS.get(tree, tree))
         return _java(number) if math.isfinite(number) else f'"{_java(number)}"'
-    if type(tree) is Whole:
+    if type(tree) is IntegerText:
         return "0" if tree == "-0" else tree
     if isinstance(tree, str):
         return json.dumps(tree, ensure_ascii=False)

@@ -26,13 +26,13 @@ class Malformed(ValueError):
     """The text is not JSON, or a value does not have its column's type. The message says where and why."""
 
 
-class Whole(str):
+class IntegerText(str):
     """A number without a fraction or an exponent, as it is written."""
 
     __slots__ = ()
 
 
-class Real(str):
+class DecimalText(str):
     """Any other number, as it is written: 1.50, 1e3, NaN, -Infinity."""
 
     __slots__ = ()
@@ -44,11 +44,11 @@ class Object(list[tuple[str, object]]):
     __slots__ = ()
 
 
-class Nothing:
+class NoDocument:
     """There is no document: the text is empty, or is white space."""
 
 
-NOTHING = Nothing()
+NO_DOCUMENT = NoDocument()
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -58,14 +58,16 @@ _WORDS = {"true": True, "false": False, "null": None}
 _PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]*'), "'": re.compile(r"[^'\\\x00-\x1f]*")}
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/", "'": "'"}
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
-_QUICK = json.JSONDecoder(parse_int=Whole, parse_float=Real, parse_constant=Real, object_pairs_hook=Object)
+_QUICK = json.JSONDecoder(
+    parse_int=IntegerText, parse_float=DecimalText, parse_constant=DecimalText, object_pairs_hook=Object
+)
 
 
 def first_document(text: str) -> object:
     """Return the tree of the first document in `text`, or NOTHING. Raises Malformed."""
     start = _skip(text, 0)
     if start == len(text):
-        return NOTHING
+        return NO_DOCUMENT
     if len(text) > 2 * DEPTH_MAX and text.count("{") + text.count("[") > DEPTH_MAX:
         return _Scan(text, start).document()
     try:
@@ -146,12 +148,12 @@ class _Scan:
         if number is not None:
             self.at = number.end()
             whole = number[1] is None and number[2] is None
-            return Whole(number[0]) if whole else Real(number[0])
+            return IntegerText(number[0]) if whole else DecimalText(number[0])
         word = _WORD.match(self.text, self.at)
         if word is None or _NAME_GOES_ON.match(self.text, word.end()):
             raise self._malformed(f"{self.text[self.at : self.at + 12]!r} is not a value")
         self.at = word.end()
-        return _WORDS[word[0]] if word[0] in _WORDS else Real(word[0])
+        return _WORDS[word[0]] if word[0] in _WORDS else DecimalText(word[0])
 
     def _text(self, quote: str) -> str:
         pieces = []

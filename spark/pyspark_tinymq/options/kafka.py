@@ -47,6 +47,6 @@ _WITHOUT = (  # (how the option's name begins, what to do instead)
 )
 
 
-def instead(name: str) -> str:
-    """What to do instead of a Kafka option that has no counterpart; "" for an option that is not Kafka's."""
+def advice_for(name: str) -> str:
+    """The advice for a Kafka option that has no counterpart; "" for an option that is not Kafka's."""
     return next((advice for start, advice in _WITHOUT if name.lower().startswith(start)), "")

@@ -127,7 +127,7 @@ def write_offsets(offsets: Offsets) -> str:
     return json.dumps(_nested(offsets))
 
 
-def some(partitions: Iterable[Partition], most: int = 5) -> str:
+def first_few(partitions: Iterable[Partition], most: int = 5) -> str:
     """Return the first few partitions for a message, and how many more there are."""
     ordered = sorted(partitions)
     named = ", ".join(str(partition) for partition in ordered[:most])

@@ -204,7 +204,7 @@ def _unknown(name: str, accepted: Mapping[str, Option], scopes: Iterable[str]) -
     renamed = kafka.RENAMED.get(lower, "")
     if renamed.lower() in accepted:
         return InvalidConfig(f"unknown option {name!r}", hint=f"did you mean {renamed!r}?")
-    if hint := kafka.instead(name):
+    if hint := kafka.advice_for(name):
         return InvalidConfig(f"unknown option {name!r}", hint=hint)
     near = difflib.get_close_matches(lower, accepted, 1, cutoff=0.6)
     hint = f"did you mean {accepted[near[0]].name!r}?" if near else "docs/spark-options.md lists the options"

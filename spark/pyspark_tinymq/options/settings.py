@@ -10,7 +10,16 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from pyspark_tinymq.options import options
-from pyspark_tinymq.options.offsets import EARLIEST, EARLIEST_TEXT, LATEST, LATEST_TEXT, Offsets, Partition, Place, some
+from pyspark_tinymq.options.offsets import (
+    EARLIEST,
+    EARLIEST_TEXT,
+    LATEST,
+    LATEST_TEXT,
+    Offsets,
+    Partition,
+    Place,
+    first_few,
+)
 from pyspark_tinymq.options.options import BATCH, SINK, STREAM
 from pyspark_tinymq.session.login import NO_TOKEN, Login
 from tinymq.base.config import TLS_SCHEME
@@ -172,7 +181,8 @@ def _servers(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _login(values: Mapping[str, Any]) -> Login:
-    """Return how to get in. Raises InvalidConfig for what a client would refuse in any process."""
+    """Return the token and certificates of the source. Raises InvalidConfig for settings that every client would
+    refuse."""
     tls = str(_needed(values, "servers")).startswith(TLS_SCHEME)
     for name in ("tlsCa", "tlsDir"):
         if name in values and not tls:
@@ -245,7 +255,7 @@ def _start(values: Mapping[str, Any], scope: str) -> Place | Times:
             [partition for partition, offset in start.items() if offset == LATEST] if not isinstance(start, str) else []
         )
         if start == LATEST_TEXT or ends:
-            where = f" of {some(ends)}" if ends else ""
+            where = f" of {first_few(ends)}" if ends else ""
             raise InvalidConfig(
                 f"startingOffsets{where} is latest: a batch that begins at the end reads nothing",
                 hint="earliest, -2, an offset, or startingTimestamp",
@@ -260,7 +270,7 @@ def _end(values: Mapping[str, Any]) -> Place | Times:
     end: Place = values.get("endingOffsets", LATEST_TEXT)
     begins = [partition for partition, offset in end.items() if offset == EARLIEST] if not isinstance(end, str) else []
     if end == EARLIEST_TEXT or begins:
-        where = f" of {some(begins)}" if begins else ""
+        where = f" of {first_few(begins)}" if begins else ""
         raise InvalidConfig(
             f"endingOffsets{where} is earliest: a batch that ends at the beginning reads nothing",
             hint="latest, -1, an offset, or endingTimestamp",
@@ -280,7 +290,7 @@ def _check_range(start: Place | Times, end: Place | Times) -> None:
         return
     if first.keys() != last.keys():
         raise InvalidConfig(
-            f"starts and ends are given for different partitions: {some(first.keys() ^ last.keys())}",
+            f"starts and ends are given for different partitions: {first_few(first.keys() ^ last.keys())}",
             hint="name the same ones in both",
         )
     for partition, offset in first.items():

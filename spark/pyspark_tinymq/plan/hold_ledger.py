@@ -92,7 +92,7 @@ class Holding:
         return self.hold_id, None if first is None else (first[0], next(iter(first[1])))
 
 
-def together(hold_id: bytes, lease_s: float, held: Offsets, *, binding: bool = False) -> dict[Partition, Holding]:
+def group_holdings(hold_id: bytes, lease_s: float, held: Offsets, *, binding: bool = False) -> dict[Partition, Holding]:
     """Return for each held partition the holding that its tasks renew.
 
     A holding has all partitions of a small plan, and TOGETHER_MAX neighbours of a large one. Every task carries its

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from pyspark_tinymq.options.offsets import EARLIEST, EARLIEST_TEXT, LATEST, Offsets, Partition, Place, some
+from pyspark_tinymq.options.offsets import EARLIEST, EARLIEST_TEXT, LATEST, Offsets, Partition, Place, first_few
 from pyspark_tinymq.options.settings import Source, Times
 from pyspark_tinymq.plan import hold_ledger
 from pyspark_tinymq.plan.hold_ledger import by_topic
@@ -37,7 +37,7 @@ _TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999: no 
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class PartitionReplicas:
     """The leader and the replicas of a partition."""
 
     leader: int  # 0: unknown
@@ -48,7 +48,7 @@ class Led:
 class Topics:
     """The partitions to read, their replicas, and the ids of their topics."""
 
-    partitions: Mapping[Partition, Led]
+    partitions: Mapping[Partition, PartitionReplicas]
     ids: Mapping[str, str]
 
 
@@ -81,7 +81,7 @@ class Lookup:
         brokers = {each.broker_id: each for each in admin.brokers()} if topics and where else {}
         homes = {number: Replica(number, parse_address(each.address)[0], each.rack) for number, each in brokers.items()}
         partitions = {
-            Partition(topic.name, partition.partition): Led(
+            Partition(topic.name, partition.partition): PartitionReplicas(
                 partition.leader, tuple(homes[broker] for broker in partition.replicas if broker in homes)
             )
             for topic in topics
@@ -90,7 +90,7 @@ class Lookup:
         if source.assigned:
             unknown = [partition for partition in source.assigned if partition not in partitions]
             if unknown and not missing:
-                raise UnknownPartition(f"there is no {some(unknown)}", hint="see: tinymq topic describe NAME")
+                raise UnknownPartition(f"there is no {first_few(unknown)}", hint="see: tinymq topic describe NAME")
             partitions = {partition: partitions[partition] for partition in source.assigned if partition in partitions}
         return Topics(partitions, {topic.name: topic.topic_id.hex() for topic in topics})
 
@@ -112,7 +112,9 @@ class Lookup:
                     bounds[Partition(topic, number)] = Bounds(answer.log_start, answer.high_watermark)
             silent = [Partition(topic, number) for number in numbers if number not in answers]
             if silent and topic not in self._silent:
-                LOG.warning("no replica answers for %s: its new records are read once a replica does", some(silent))
+                LOG.warning(
+                    "no replica answers for %s: its new records are read once a replica does", first_few(silent)
+                )
             (self._silent.add if silent else self._silent.discard)(topic)
         return bounds
 
@@ -146,7 +148,7 @@ class Lookup:
         late = [partition for partition, bound in self.bounds(bounds).items() if topics[partition] >= bound.end]
         if late and not times.or_latest:
             raise InvalidRequest(
-                f"{some(late)}: no record is as late as {_time(each[min(late)]).isoformat()}",
+                f"{first_few(late)}: no record is as late as {_time(each[min(late)]).isoformat()}",
                 hint="an earlier time, or startingOffsetsByTimestampStrategy=latest, which begins at the end",
             )
         return topics

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pyspark_tinymq.options.offsets import Offsets, Partition, some
+from pyspark_tinymq.options.offsets import Offsets, Partition, first_few
 from pyspark_tinymq.options.settings import Limits
 from tinymq.base.errors import OffsetOutOfRange, TinymqError, UnknownPartition
 
@@ -128,8 +128,8 @@ def check_explicit(named: Iterable[Partition], there: Iterable[Partition], optio
     if explicit == read:
         return
     missing, unknown = read - explicit, explicit - read
-    parts = [f"there is no {some(unknown)} to read"] if unknown else []
-    parts += [f"{some(missing)} has no place"] if missing else []
+    parts = [f"there is no {first_few(unknown)} to read"] if unknown else []
+    parts += [f"{first_few(missing)} has no place"] if missing else []
     raise UnknownPartition(
         f"{option}: {'; '.join(parts)}",
         hint="name every partition that is read, and no other: -2 is earliest, -1 latest",
@@ -139,7 +139,9 @@ def check_explicit(named: Iterable[Partition], there: Iterable[Partition], optio
 # ---- how far a micro-batch goes ----------------------------------------------------------------------------
 
 
-def admit(start: Offsets, available: Offsets, limits: Limits, record_bytes: Mapping[Partition, float]) -> Offsets:
+def micro_batch_end(
+    start: Offsets, available: Offsets, limits: Limits, record_bytes: Mapping[Partition, float]
+) -> Offsets:
     """Return the end of a micro-batch from `start` within the limits of records and of bytes.
 
     Each partition gets a share of the limit in proportion to its waiting records, and at least one record, so that no
@@ -165,7 +167,7 @@ def share(count: int, fraction: float) -> int:
     return min(count, max(1, math.floor(count * fraction)))
 
 
-def waits(start: Offsets, available: Offsets, limits: Limits, waited_s: float) -> bool:
+def must_wait(start: Offsets, available: Offsets, limits: Limits, waited_s: float) -> bool:
     """Tell whether a micro-batch must wait for more records. `waited_s`: since the last one was planned."""
     if limits.rows_min is None or waited_s >= limits.delay_s_max:
         return False

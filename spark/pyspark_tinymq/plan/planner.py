@@ -13,7 +13,7 @@ from time import monotonic
 from pyspark_tinymq.options.offsets import Offsets, Partition, Place
 from pyspark_tinymq.options.settings import Source, Times
 from pyspark_tinymq.plan import plan
-from pyspark_tinymq.plan.hold_ledger import Holding, Ledger, together
+from pyspark_tinymq.plan.hold_ledger import Holding, Ledger, group_holdings
 from pyspark_tinymq.plan.lookup import Lookup, Topics
 from pyspark_tinymq.plan.plan import GONE, LEFT, Bounds, Loss, Range
 from pyspark_tinymq.plan.task import RangePartition
@@ -50,7 +50,7 @@ class Planner:
         """
         planned = self._held(topics, starts, ends, lenient, bounds)
         held = {each.at: each.start for each in planned if self.ledger.holds(each.at, each.start)}
-        holdings = together(self.hold_id, self.source.hold_s, held, binding=self.source.binding)
+        holdings = group_holdings(self.hold_id, self.source.hold_s, held, binding=self.source.binding)
         other = next(iter(holdings.values()), Holding(self.hold_id, self.source.hold_s, {}))
         pieces = plan.split(planned, self.source.tasks_min, self.source.records_max)
         return [self._task(topics, piece, holdings.get(piece.at, other)) for piece in pieces]
@@ -122,8 +122,8 @@ class Planner:
     def _bounds(self, partitions: Collection[Partition], starts: Offsets, ends: Offsets) -> dict[Partition, Bounds]:
         """Return where the partitions begin and end.
 
-        A partition for which no replica answers is assumed to have the offsets that were seen there. A task finds out
-        whether it has. Spark retries a task that fails, but not a plan.
+        If no replica of a partition answers, the plan assumes that the offsets seen there earlier still exist. The task
+        finds out whether they do. Spark retries a task that fails, but not a plan.
         """
         here = self.lookup.bounds(partitions, partial=True)
         silent = [partition for partition in partitions if partition not in here]

@@ -17,7 +17,7 @@ from pyspark_tinymq.plan.plan import BATCH_HINT
 from pyspark_tinymq.plan.planner import Planner, clipped, log_scan_id
 from pyspark_tinymq.plan.task import RangePartition
 from pyspark_tinymq.session import session
-from pyspark_tinymq.session.logs import show
+from pyspark_tinymq.session.logs import show_warnings
 
 
 class BatchReader(DataSourceReader):
@@ -34,7 +34,7 @@ class BatchReader(DataSourceReader):
         Raises UnknownTopic, UnknownPartition, InvalidRequest (no record is as late as a time), OffsetOutOfRange
         (records are gone, or do not exist yet), BrokerUnreachable and DeadlineExceeded.
         """
-        show()
+        show_warnings()
         source = self._source
         lookup = Lookup(session.client(source), source)
         planner = Planner(lookup, source, new_scan_id(source), os.urandom(16), Ledger(source.hold_s), BATCH_HINT)

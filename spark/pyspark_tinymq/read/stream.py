@@ -29,7 +29,7 @@ from pyspark_tinymq.plan.planner import Planner, clipped, log_scan_id
 from pyspark_tinymq.plan.task import RangePartition
 from pyspark_tinymq.read.progress import Progress
 from pyspark_tinymq.session import session
-from pyspark_tinymq.session.logs import show
+from pyspark_tinymq.session.logs import show_warnings
 from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded
 
 LOG = logging.getLogger("pyspark_tinymq")
@@ -186,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _driver(self) -> Driver:
         if self._made is None:
-            show()
+            show_warnings()
             source = self._source
             client = session.client(source)
             planner = Planner(
@@ -270,14 +270,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waited_s = monotonic() - driver.planned_s
         if waited_s == math.inf:
             driver.planned_s = monotonic()
-        if driver.target is None and plan.waits(starts, available, limits, waited_s):
+        if driver.target is None and plan.must_wait(starts, available, limits, waited_s):
             return {partition: starts[partition] for partition in available}
         sizes: Mapping[Partition, float] = {}
         if limits.bytes_max is not None:
             sizes = driver.planner.lookup.record_bytes(
                 partition for partition, end in available.items() if end > starts[partition]
             )
-        return dict(plan.admit(starts, available, limits, sizes))
+        return dict(plan.micro_batch_end(starts, available, limits, sizes))
 
     def _publish(self, begin: StreamOffset, available: Offsets) -> None:
         """Publish that the records before `begin` are done, which holds when Spark asks for more."""

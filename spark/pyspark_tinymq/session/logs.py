@@ -8,7 +8,7 @@ import sys
 LOG = logging.getLogger("pyspark_tinymq")
 
 
-def show() -> None:
+def show_warnings() -> None:
     """Show warnings, unless the process has its own way of logging.
 
     Spark's setLogLevel does not reach Python's workers, so it could not hide a line for each action.

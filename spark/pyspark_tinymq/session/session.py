@@ -28,7 +28,7 @@ RACK = "TINYMQ_RACK"
 """The environment variable that names a process's rack: spark.executorEnv.TINYMQ_RACK."""
 
 
-class Reached(Protocol):
+class ConnectionOptions(Protocol):
     """The options of a read or a write that identify its client."""
 
     @property
@@ -46,7 +46,7 @@ _clients: OrderedDict[_Key, Client] = OrderedDict()  # the most recently used cl
 _asking = threading.Lock()
 
 
-def client(source: Reached) -> Client:
+def client(source: ConnectionOptions) -> Client:
     """Return the client for these brokers, which connects at its first use. The caller must not close it."""
     login = source.login
     key = (getpid(), source.servers, source.request_timeout_ms, rack(source), login)
@@ -75,7 +75,7 @@ def close_all() -> None:
         each.close()
 
 
-def rack(source: Reached) -> str:
+def rack(source: ConnectionOptions) -> str:
     """Return the rack of this process; "" if neither the options nor the environment name it."""
     return source.rack or os.environ.get(RACK, "")
 

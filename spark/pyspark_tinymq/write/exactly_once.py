@@ -37,7 +37,7 @@ LOG = logging.getLogger("pyspark_tinymq")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all tasks of a write have in common, on each executor."""
+    """The values that all tasks of a write share, on each executor."""
 
     application: str
     version: int
@@ -84,7 +84,8 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
         return stage(self.sink, iterator, job, self.run, context.partitionId(), context.attemptNumber())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the rows of all tasks visible, in the driver. Raises TinymqError: after OutcomeUnknown they may be."""
+        """Make the rows of all tasks visible, in the driver. Raises TinymqError; after OutcomeUnknown the rows may be
+        visible."""
         commit(self.sink, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

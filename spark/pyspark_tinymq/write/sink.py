@@ -17,7 +17,7 @@ from tinymq.base.types import check_transactional_id
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Spark's local properties, in the tasks of a stream and in those of a write within foreachBatch."""
 
-SETS_MS = 24 * 3600 * 1000  # what a task has staged is kept, if nobody commits it
+SETS_MS = 24 * 3600 * 1000  # how long staged rows of a task are kept if nobody commits them
 
 
 @dataclass(frozen=True, slots=True)

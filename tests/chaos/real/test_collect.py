@@ -16,7 +16,7 @@ from tinymq.testing.cluster import Cluster
 from tinymq_chaos.history import METADATA, History
 from tinymq_chaos.real.cluster.cluster import Cluster as RealCluster
 from tinymq_chaos.real.product import system
-from tinymq_chaos.real.product.replica_logs import METADATA_ID, ReplicaStatus, StoppedLogs, said_by, segments
+from tinymq_chaos.real.product.replica_logs import METADATA_ID, ReplicaStatus, StoppedLogs, reported_replicas, segments
 from tinymq_chaos.records import CHANGED, make_value
 
 NAMES = [f"p-{n}" for n in range(40)]
@@ -178,7 +178,7 @@ def test_a_page_names_replicas_of_topics_that_are_there() -> None:
         {"topic": ids[1], "topic_id": ids[1], "partition": 0, **rest},  # deleted: the registry knows no name
         {"topic": "u", "topic_id": ids[0], "partition": 1, "role": "failed", "reason": "CorruptData: it is"},
     ]}  # fmt: skip
-    said = list(said_by(2, page))
+    said = list(reported_replicas(2, page))
     assert [each.log for each in said] == [METADATA, (f"t#{ids[0]}", 3), (f"u#{ids[0]}", 1)]
     assert said[1] == ReplicaStatus(
         (f"t#{ids[0]}", 3), ids[0], 2, "follower", high_watermark=7, commit_index=9, log_start=2

@@ -238,7 +238,7 @@ def test_missing_files_and_changed_bits_are_counted(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(StandIn, "wipe", lambda self, broker: None)
     assert effect_of(Scene(target), "wipe", broker=2.0) == ""
     (tmp_path / "bits").write_bytes(b"\0\0")
-    assert files.flip(tmp_path / "bits", 1, 3)
+    assert files.flip_bit(tmp_path / "bits", 1, 3)
     assert (tmp_path / "bits").read_bytes() == b"\0\x08"
 
 

@@ -6,7 +6,7 @@ import re
 
 from tests.chaos.real.test_judging import PAGE
 from tinymq_chaos.mutants import REAL
-from tinymq_chaos.real.__main__ import row
+from tinymq_chaos.real.__main__ import fault_line
 from tinymq_chaos.real.faults import FAULTS
 from tinymq_chaos.real.mutant_runs import FOCUS
 
@@ -21,7 +21,7 @@ def test_the_table_of_faults_is_the_codes() -> None:
     shown = cells("| kind | lasts | parameters | what is done | what it does not test |")
     said = [" ".join([name, kind.family, lasts, how.replace("–", "")]).split() for (name, lasts, how, *_), kind
             in zip(shown, FAULTS.values(), strict=True)]  # fmt: skip
-    assert said == [row(name, kind).split() for name, kind in FAULTS.items()]
+    assert said == [fault_line(name, kind).split() for name, kind in FAULTS.items()]
     assert all(what and gap for *_, what, gap in shown)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import History
 from tinymq_chaos.real.faults import FAULTS, Value, processes
-from tinymq_chaos.real.faults.victims import Struck
+from tinymq_chaos.real.faults.victims import StruckBroker
 from tinymq_chaos.real.run.stage import RecordingStage
 
 
@@ -61,7 +61,7 @@ def test_the_reported_leader_is_the_one_that_brokers_name() -> None:
     for seed in range(5):
         fault, words = scene.begin("kill_leader", seed)
         assert words == "broker 2, leader of b/1"
-        assert Struck.of(words) == Struck(2, "b", 1)
+        assert StruckBroker.of(words) == StruckBroker(2, "b", 1)
         next(fault, None)
 
 

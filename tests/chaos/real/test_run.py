@@ -18,7 +18,7 @@ from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.real import outcome
-from tinymq_chaos.real.__main__ import cannot, command_of, main, parse_options, row, unfit
+from tinymq_chaos.real.__main__ import command_of, fault_line, folder_problem, main, parse_options, unusable_options
 from tinymq_chaos.real.faults import FAULTS
 from tinymq_chaos.real.run import run as running
 from tinymq_chaos.real.run import schedule
@@ -423,21 +423,21 @@ def test_impossible_requests_are_refused_before_the_start(
 
 def test_possible_requests_are_accepted(tmp_path: Path) -> None:
     options = parse_options(["--fault", "pause", "--workload", "lone", "--mutant", "answers-when-appended"])
-    assert cannot(options, OFFERS["tinymq"]()) == ""
-    assert unfit(tmp_path / "new", None) == ""
+    assert unusable_options(options, OFFERS["tinymq"]()) == ""
+    assert folder_problem(tmp_path / "new", None) == ""
 
 
 @pytest.mark.parametrize("left", ["cluster", "history.jsonl"])
 def test_a_folder_of_an_earlier_run_is_left_alone(tmp_path: Path, left: str) -> None:
     (tmp_path / left).mkdir()
-    assert unfit(tmp_path, None) == f"{tmp_path} holds an earlier run ({left}): name another one, or remove it"
+    assert folder_problem(tmp_path, None) == f"{tmp_path} holds an earlier run ({left}): name another one, or remove it"
 
 
 def test_the_list_of_kinds_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [*FAULTS]
-    assert row("pause", FAULTS["pause"]).split() == [
+    assert fault_line("pause", FAULTS["pause"]).split() == [
         "pause", "process", "0.5", "or", "2", "or", "6", "s", "broker", "0;", "who", "leader,", "anyone",
     ]  # fmt: skip
     assert all(after != before for before, after in pairwise(lines))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.real.tour import LEADER, Leg, Stop, Toured, tour
 from tinymq_chaos.history import Outcome
-from tinymq_chaos.real.faults.victims import Struck
+from tinymq_chaos.real.faults.victims import StruckBroker
 
 KILLS = 8
 LEGS: tuple[Leg, ...] = (
@@ -30,7 +30,7 @@ def test_nothing_is_wrong(toured: Toured) -> None:
 
 
 def test_coordinators_and_other_leaders_were_struck(toured: Toured) -> None:
-    struck = [led.topic for span in toured.history.faults if (led := Struck.of(span.what)) is not None]
+    struck = [led.topic for span in toured.history.faults if (led := StruckBroker.of(span.what)) is not None]
     assert len(struck) == KILLS + 2
     assert "__coordinator" in struck
     assert {*struck} > {"__coordinator"}

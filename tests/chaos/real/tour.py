@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tinymq_chaos.history import FaultSpan, History, LeaderSpan, Outcome
 from tinymq_chaos.real.faults import FAULTS, Value
-from tinymq_chaos.real.faults.victims import Struck
+from tinymq_chaos.real.faults.victims import StruckBroker
 from tinymq_chaos.real.run.run import Run, RunPlan, RunResult
 from tinymq_chaos.real.run.schedule import Act, Episode
 from tinymq_chaos.real.systems import TARGETS, ClusterSpec
@@ -61,7 +61,7 @@ class Toured:
 
     def successors(self, span: FaultSpan) -> list[LeaderSpan]:
         """Return the leaderships of other brokers over the struck leader's partition, after the fault began."""
-        struck = Struck.of(span.what)
+        struck = StruckBroker.of(span.what)
         assert struck is not None, span
         return [
             led

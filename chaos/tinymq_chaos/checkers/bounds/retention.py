@@ -1,5 +1,5 @@
-"""What retention may remove, and when: no record that is young enough, among the last bytes, or held; and it does
-remove records that are too old or too many.
+"""Retention removes records that are too old or too many, and no record that is young enough, among the last bytes, or
+held.
 
 The checker measures ages by the clock of the history, the leader by its own; these run up to 5 % apart. A single
 broker's clock that jumps, or that is wrong when the broker starts, excuses nothing in a cluster of several brokers.

@@ -110,7 +110,7 @@ def _leaders_during(facts: Facts, log: Log, call: Call) -> set[int]:
 
 def _changing(facts: Facts) -> set[str]:
     """Return the topics that change after the faults: created, deleted, or with partitions that come and go; and those
-    that brokers make, of which lists do not tell or which may be new."""
+    that brokers make, which lists leave out or which may be new."""
     own = {log[0] for log in facts.replicas if log != METADATA and not has_sent_records(log)}
     names = {c.args["name"] for c in facts.of("create_topic", "delete_topic")}
     changed = {c.args["topic"] for c in facts.of("add_partition", "delete_partition")}

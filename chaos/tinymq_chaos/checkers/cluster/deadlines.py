@@ -15,7 +15,7 @@ from tinymq_chaos.history import METADATA, Call, Log, Outcome
 LATE_S = 0.1  # by which a call may end after its deadline: the time until the caller hears of it
 LATE_SHARE = 0.06  # of the deadline, in addition: clocks may run 5 % apart
 PROGRESS_S = 5.0
-CHANCE_S = 0.5  # after the last fault, that a call must have had to be judged
+CHANCE_S = 0.5  # a call is judged only if it had this time after the last fault
 SETTLED_S = 2.0  # after the last fault; writes are fast again from then on
 SLOW_S = 0.04  # the time for a write without its links: most writes take a tenth of it
 SLOW_LINKS = 2 * 4  # to the leader, to a follower, and back; in a stream, a write waits for those in flight

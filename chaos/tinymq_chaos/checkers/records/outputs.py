@@ -1,8 +1,9 @@
 """Read, process, write: each record that a group has read has exactly one output in the committed log, and no cursor
 passes a record without its output.
 
-A group that was moved back reads records again: each of them may have one output more for each time, and has to have
-one from after it. The groups of these histories begin with the first record, and seeks move them back alone.
+A group that was moved back reads records again. Each of these may have one more output for each move, and has to have
+one that was made after the last move. The groups of these histories begin with the first record, and seeks move them
+back alone.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def _anomaly(kind: AnomalyKind, what: str, place: Place, offsets: list[int], *ca
 
 
 def _outputs(facts: Facts) -> dict[Place, Outputs]:
-    """The outputs of each partition that a group has read from. Without groups of which some output may be missing,
-    because its log is not whole."""
+    """The outputs of each partition that a group has read from. Groups whose outputs may be incomplete, because a log
+    is not whole, are left out."""
     found: dict[Place, Outputs] = defaultdict(lambda: defaultdict(list))
     unknown: set[str] = set()
     for call in facts.of("transact"):

@@ -119,7 +119,8 @@ def keys_out_of_order(facts: Facts) -> Iterator[Anomaly]:
 
 
 def dead_letters(facts: Facts) -> Iterator[Anomaly]:
-    """At the end, there is one dead letter for each burial. One that the group's deletion ended may have one."""
+    """At the end, there is one dead letter for each burial. A burial that ended by the group's deletion may have
+    one."""
     for call in facts.of("dead_letters"):
         if call.outcome is not Outcome.OK:
             continue
@@ -275,7 +276,7 @@ def charged_unstarted(facts: Facts) -> Iterator[Anomaly]:
 
 @dataclass(slots=True)
 class Leader:
-    """The newest leader of a group in a partition, and what it has to take for held."""
+    """The newest leader of a group in a partition, and the leases that it has to respect."""
 
     term: int
     began_s: float
@@ -294,7 +295,7 @@ class Leader:
 
 
 def _grants(facts: Facts) -> Iterator[tuple[Leader, LeaseChange]]:
-    """Return each grant of a leader that is the newest one then, with what it holds before the grant."""
+    """Return each grant, if its leader is the newest one at that time, with the leader's leases before the grant."""
     leaders: dict[Place, Leader] = {}
     for change in facts.history.leases:
         place = (change.log, change.group, change.group_id)

@@ -1,4 +1,4 @@
-"""What readers are shown: the log and nothing else, record by record, and all of it in the end."""
+"""Readers see the log and nothing else, record by record, and all of it in the end."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def lost_transactions(facts: Facts) -> Iterator[Anomaly]:
 
 
 def commits_shown_early(facts: Facts) -> Iterator[Anomaly]:
-    """A commit that says that all partitions show the records, and some partition did not yet."""
+    """A commit reported that all partitions show the records, and some partition did not show them yet."""
     if not facts.history.commits:
         return
     for call in facts.of("transact"):

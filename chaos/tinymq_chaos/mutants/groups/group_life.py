@@ -1,4 +1,4 @@
-"""Mutants of what both kinds of groups have in common: how they are made and deleted, and where members are kept."""
+"""Mutants of rules of both kinds of groups: how they are made and deleted, and where members are kept."""
 
 from __future__ import annotations
 

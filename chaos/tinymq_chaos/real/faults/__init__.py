@@ -8,7 +8,7 @@ from __future__ import annotations
 from tinymq_chaos import faults as table
 from tinymq_chaos.faults import ANYBODY, Family, Real, Value
 from tinymq_chaos.real.faults import clocks, disks, files, network, processes
-from tinymq_chaos.real.faults.kind import ACTIONS, Doing, Fault, Parameters, RealFault, Stage, whose
+from tinymq_chaos.real.faults.kind import ACTIONS, Doing, Fault, Parameters, RealFault, Stage, unique_name
 
 FAMILIES = (processes, network, disks, files, clocks)  # imported for the actions that they register
 
@@ -19,5 +19,6 @@ FAULTS: dict[str, RealFault] = {
 }
 
 __all__ = [
-    "ANYBODY", "FAULTS", "Doing", "Family", "Fault", "Parameters", "Real", "RealFault", "Stage", "Value", "whose",
+    "ANYBODY", "FAULTS", "Doing", "Family", "Fault", "Parameters", "Real", "RealFault", "Stage", "Value",
+    "unique_name",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
-from tinymq_chaos.real.faults.victims import one
+from tinymq_chaos.real.faults.victims import choose_broker
 
 HOUR_S = 3600
 READ_AGAIN_S = 1  # after so long the broker sees a jump
@@ -64,7 +64,7 @@ class ClockStage(Protocol):
 
 @action
 def wall_jump(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    broker, hours = one(stage, rng, how), float(how["hours"])
+    broker, hours = choose_broker(stage, rng, how), float(how["hours"])
     if broker is None:
         yield None
         return None

@@ -20,8 +20,8 @@ from tinymq_chaos.real.disks.disk_control import DiskControl, DiskState
 from tinymq_chaos.real.disks.disk_faults import READS_FAILED, SYNCS_DELAYED, SYNCS_FAILED, WRITES_REFUSED
 from tinymq_chaos.real.disks.power_cut import DeadDirectory, PowerCutLoss
 from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
-from tinymq_chaos.real.faults.processes import gone, named
-from tinymq_chaos.real.faults.victims import one, up
+from tinymq_chaos.real.faults.processes import broker_names, describe_gone
+from tinymq_chaos.real.faults.victims import choose_broker, live_brokers
 
 WHEN = ("in the middle of a write", "in the middle of a sync", "at once")  # the moments of a power cut
 WEIGHTS = (0.45, 0.45, 0.1)  # a write is synced within a millisecond, so at a random moment hardly anything is unsynced
@@ -41,7 +41,7 @@ class DiskStage(Protocol):
     def disk(self, broker: int) -> DiskControl: ...
 
 
-def asked(stage: Stage, broker: int, ask: Callable[[DiskControl], DiskState]) -> bool:
+def send_request(stage: Stage, broker: int, ask: Callable[[DiskControl], DiskState]) -> bool:
     """Send a request to a broker's disk; return whether the disk got it: a broker that has just started, or is gone,
     does not.
     """
@@ -52,16 +52,16 @@ def asked(stage: Stage, broker: int, ask: Callable[[DiskControl], DiskState]) ->
     return True
 
 
-def counts(stage: Stage, broker: int) -> Counter[str]:
+def effect_counts(stage: Stage, broker: int) -> Counter[str]:
     """Return what the faults of a broker's disk did since its process began, even if the process has ended."""
     return cast(DiskStage, stage).disk(broker).counts()
 
 
-def since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
+def effects_since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
     """Return as an effect how much more the faults did since `before`. Give an idle broker the time to use its disk."""
     until_s = time.monotonic() + 5 * PATIENCE_S
     while True:
-        after = counts(stage, broker)
+        after = effect_counts(stage, broker)
         # it may have restarted in between
         more = after[what] - before[what] if after[what] >= before[what] else after[what]
         if more or time.monotonic() > until_s or not stage.running(broker):
@@ -69,37 +69,37 @@ def since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
         time.sleep(SERVES_POLL_S)
 
 
-def requested(stage: Stage, broker: int | None, ask: Callable[[DiskControl], DiskState]) -> Counter[str] | None:
+def request_fault(stage: Stage, broker: int | None, ask: Callable[[DiskControl], DiskState]) -> Counter[str] | None:
     """Request a fault; return the counts from before it. None: there is no broker, or it did not get the request."""
     if broker is None:
         return None
-    before = counts(stage, broker)
-    return before if asked(stage, broker, ask) else None
+    before = effect_counts(stage, broker)
+    return before if send_request(stage, broker, ask) else None
 
 
 @action
 def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Each sync takes longer. With many seconds, the disk hangs until the fault ends."""
-    broker, seconds, pattern = one(stage, rng, how), float(how["seconds"]), str(how["pattern"])
-    before = requested(stage, broker, lambda disk: disk.slow_sync(seconds, pattern))
+    broker, seconds, pattern = choose_broker(stage, rng, how), float(how["seconds"]), str(how["pattern"])
+    before = request_fault(stage, broker, lambda disk: disk.slow_sync(seconds, pattern))
     if broker is None or before is None:
         yield None
         return None
     yield f"of broker {broker}: {seconds:g} s more for {pattern}"
-    effect = since(stage, broker, before, SYNCS_DELAYED)
-    asked(stage, broker, lambda disk: disk.mend("slow_sync"))
+    effect = effects_since(stage, broker, before, SYNCS_DELAYED)
+    send_request(stage, broker, lambda disk: disk.mend("slow_sync"))
     return effect
 
 
 @action
 def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    broker, left = one(stage, rng, how), int(how["bytes_left"])
-    before = requested(stage, broker, lambda disk: disk.disk_full(left))
+    broker, left = choose_broker(stage, rng, how), int(how["bytes_left"])
+    before = request_fault(stage, broker, lambda disk: disk.disk_full(left))
     if broker is None or before is None:
         yield None
         return None
     yield f"of broker {broker}: {left} bytes are left"
-    effect = since(stage, broker, before, WRITES_REFUSED)
+    effect = effects_since(stage, broker, before, WRITES_REFUSED)
     _again(stage, broker, rng, KILL)
     return effect
 
@@ -107,13 +107,13 @@ def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 @action
 def fail_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Syncs fail with EIO as long as the fault lasts. Their bytes are never written, so a power cut takes them."""
-    broker, pattern = one(stage, rng, how), str(how["pattern"])
-    before = requested(stage, broker, lambda disk: disk.fail_sync(pattern))
+    broker, pattern = choose_broker(stage, rng, how), str(how["pattern"])
+    before = request_fault(stage, broker, lambda disk: disk.fail_sync(pattern))
     if broker is None or before is None:
         yield None
         return None
     yield f"of {pattern} at broker {broker}, then {how['then']}"
-    effect = since(stage, broker, before, SYNCS_FAILED)
+    effect = effects_since(stage, broker, before, SYNCS_FAILED)
     losses = _again(stage, broker, rng, str(how["then"]))
     return "; ".join([effect, *map(str, losses)]) if effect else ""
 
@@ -126,7 +126,7 @@ def read_error(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
         stage.kill(broker)
         stage.start(broker)
         until_s = time.monotonic() + 10 * PATIENCE_S
-        while not (heard := asked(stage, broker, lambda disk: disk.fail_read("groups/*"))):
+        while not (heard := send_request(stage, broker, lambda disk: disk.fail_read("groups/*"))):
             if time.monotonic() > until_s or not stage.running(broker):
                 break
             time.sleep(POLL_S)
@@ -134,7 +134,7 @@ def read_error(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
         yield None
         return None
     yield f"at broker {broker}"
-    effect = since(stage, broker, Counter(), READS_FAILED)
+    effect = effects_since(stage, broker, Counter(), READS_FAILED)
     _again(stage, broker, rng, KILL)
     return effect
 
@@ -150,14 +150,14 @@ def _again(stage: Stage, broker: int, rng: random.Random, how: str) -> list[Powe
 
 @action
 def power_cut(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    broker = one(stage, rng, how)
+    broker = choose_broker(stage, rng, how)
     return _without_power(stage, rng, [broker] if broker is not None else [])
 
 
 @action
 def power_cut_all(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Cut the power of all brokers at one moment."""
-    return _without_power(stage, rng, up(stage))
+    return _without_power(stage, rng, live_brokers(stage))
 
 
 def _without_power(stage: Stage, rng: random.Random, brokers: list[int]) -> Doing:
@@ -168,13 +168,13 @@ def _without_power(stage: Stage, rng: random.Random, brokers: list[int]) -> Doin
     (when,) = rng.choices(WHEN, WEIGHTS)
     with stage.alone(*brokers):
         if not (when == WHEN[0] and die_at_write(stage, rng, brokers)) and not (
-            when == WHEN[1] and syncing(stage, rng, brokers)
+            when == WHEN[1] and is_stuck_in_sync(stage, rng, brokers)
         ):
             when = "at once"
         stage.kill(*brokers)
-        effect = gone(stage, brokers)
+        effect = describe_gone(stage, brokers)
         losses = lose_power(stage, brokers, rng)
-    yield f"{named(brokers)}, {when}: {'; '.join(map(str, losses))}"
+    yield f"{broker_names(brokers)}, {when}: {'; '.join(map(str, losses))}"
     stage.start(*brokers)
     return f"{effect}; {' and '.join(loss.text for loss in losses)}" if any(loss.at_stake for loss in losses) else ""
 
@@ -194,7 +194,7 @@ def die_at_write(stage: Stage, rng: random.Random, brokers: list[int], pattern: 
     """Return whether one of the brokers ended in the middle of a write; the caller kills the others at once."""
     first, operations = rng.choice(brokers), rng.randrange(OPERATIONS_MAX)
     written = rng.randrange(WRITTEN_BYTES_MAX)
-    if not asked(stage, first, lambda disk: disk.die_at(pattern, operations=operations, bytes_written=written)):
+    if not send_request(stage, first, lambda disk: disk.die_at(pattern, operations=operations, bytes_written=written)):
         return False
     until_s = time.monotonic() + PATIENCE_S
     while stage.running(first):
@@ -205,11 +205,11 @@ def die_at_write(stage: Stage, rng: random.Random, brokers: list[int], pattern: 
     return True
 
 
-def syncing(stage: Stage, rng: random.Random, brokers: list[int]) -> bool:
+def is_stuck_in_sync(stage: Stage, rng: random.Random, brokers: list[int]) -> bool:
     """Return whether one of the brokers is in the middle of a sync that does not end. It has lasted long enough for the
     other brokers to begin theirs, and to send what they may send only after a sync.
     """
-    heard = [broker for broker in brokers if asked(stage, broker, lambda disk: disk.slow_sync(SYNC_S))]
+    heard = [broker for broker in brokers if send_request(stage, broker, lambda disk: disk.slow_sync(SYNC_S))]
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         for broker in heard:

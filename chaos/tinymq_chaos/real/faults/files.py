@@ -23,8 +23,8 @@ from tinymq_chaos.faults import ANY_FILE
 from tinymq_chaos.real.disks.power_cut import DeadDirectory
 from tinymq_chaos.real.faults.disks import die_at_write, until_serving
 from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
-from tinymq_chaos.real.faults.processes import gone, named
-from tinymq_chaos.real.faults.victims import up
+from tinymq_chaos.real.faults.processes import broker_names, describe_gone
+from tinymq_chaos.real.faults.victims import live_brokers
 
 BITS_MAX = 3
 FILES = (SEGMENT, SEGMENT, SEGMENT, INDEX, SNAPSHOT, *VOTES, MARKS)  # a segment more often than the others
@@ -37,21 +37,21 @@ def wipe(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker = int(how["broker"])
     with stage.alone(broker):
         stage.kill(broker)
-        before = kept(stage.data(broker))
+        before = directory_size(stage.data(broker))
         stage.wipe(broker)
-        effect = lost(before, kept(stage.data(broker)))
+        effect = describe_loss(before, directory_size(stage.data(broker)))
     yield f"broker {broker}"
     stage.start(broker)
     return effect
 
 
-def kept(data: Path) -> tuple[int, int]:
+def directory_size(data: Path) -> tuple[int, int]:
     """Return the number of files in a broker's data directory, and of bytes in them."""
     sizes = [path.stat().st_size for path in data.rglob("*") if path.is_file()]
     return len(sizes), sum(sizes)
 
 
-def lost(before: tuple[int, int], after: tuple[int, int]) -> str:
+def describe_loss(before: tuple[int, int], after: tuple[int, int]) -> str:
     """Return the loss as an effect."""
     files, size = before[0] - after[0], before[1] - after[1]
     return f"{files} files with {size} bytes were gone" if files > 0 else ""
@@ -68,20 +68,20 @@ def wipe_then_kill(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     others = rng.sample([b for b in stage.brokers if b != wiped], len(stage.brokers) - 1)
     few = (len(stage.brokers) - 1) // 2
     behind, holders = others[:few], others[few:]
-    if not few or len(up(stage)) < len(stage.brokers):
+    if not few or len(live_brokers(stage)) < len(stage.brokers):
         yield None
         return None
     with stage.alone(*stage.brokers):
         stage.kill(*behind)
         time.sleep(BETWEEN_S)
         stage.kill(wiped)
-        before = kept(stage.data(wiped))
+        before = directory_size(stage.data(wiped))
         stage.wipe(wiped)
-        effect = lost(before, kept(stage.data(wiped)))
+        effect = describe_loss(before, directory_size(stage.data(wiped)))
         stage.kill(*holders)
-        killed = gone(stage, [*behind, wiped, *holders])
+        killed = describe_gone(stage, [*behind, wiped, *holders])
         stage.start(wiped, *behind)
-    yield f"broker {wiped}, with {named(behind)} behind; then {named(holders)} killed"
+    yield f"broker {wiped}, with {broker_names(behind)} behind; then {broker_names(holders)} killed"
     stage.start(*holders)
     return f"{effect}, and {killed}" if effect and killed else ""
 
@@ -96,13 +96,13 @@ def flip_bits(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     with stage.alone(broker):
         stage.stop(broker)
         flips = _flips(stage.data(broker), rng, rng.choice(FILES) if kind == ANY_FILE else kind, int(how["bits"]))
-        flipped = sum(flip(stage.data(broker) / path, place, bit) for path, place, bit in flips)
+        flipped = sum(flip_bit(stage.data(broker) / path, place, bit) for path, place, bit in flips)
         stage.start(broker)
     yield f"broker {broker}: {', '.join(f'{path} at {place}' for path, place, _ in flips)}" if flips else None
     return f"{flipped} bits had changed when the file was read again" if flipped else ""
 
 
-def flip(path: Path, place: int, bit: int) -> bool:
+def flip_bit(path: Path, place: int, bit: int) -> bool:
     """Flip a bit; return whether it changed."""
     with path.open("r+b") as file:
         file.seek(place)
@@ -115,8 +115,8 @@ def flip(path: Path, place: int, bit: int) -> bool:
 
 
 def _flips(data: Path, rng: random.Random, kind: str, bits: int) -> list[tuple[str, int, int]]:
-    """Return (path in the data directory, byte, bit) of bits to flip in files of this kind, or of another kind if there
-    are none.
+    """Return (path in the data directory, byte, bit) of bits to flip in files of this kind, or of another kind if no
+    such file exists.
     """
     for each in dict.fromkeys((kind, SEGMENT)):
         ends = {path: end for path in files_of(data, each) if (end := covered_bytes(data, path)) > 0}
@@ -155,7 +155,7 @@ def torn_tail(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
     If all of it was synced already, the broker is just killed.
     """
-    standing = up(stage)
+    standing = live_brokers(stage)
     broker = int(how["broker"]) or (rng.choice(standing) if standing else 0)
     if broker not in standing:
         yield None

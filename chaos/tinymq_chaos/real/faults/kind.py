@@ -91,6 +91,6 @@ class RealFault:
         assert not self.real.damages or "broker" in self.real.parameters, "the nemesis names the broker to damage"
 
 
-def whose(kind: str) -> str:
+def unique_name(kind: str) -> str:
     """Return a name that no other fault has, for what one fault cuts or slows down."""
     return f"{kind} {next(_numbers)}"

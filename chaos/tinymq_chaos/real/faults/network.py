@@ -7,21 +7,21 @@ from collections.abc import Iterable
 from functools import partial
 
 from tinymq_chaos.faults import ALL, WITH_ALL, WITH_MANY
-from tinymq_chaos.real.faults.kind import ACTIONS, Doing, Parameters, Stage, action, whose
-from tinymq_chaos.real.faults.processes import named
-from tinymq_chaos.real.faults.victims import both_ways, everywhere, one, sides, strike
+from tinymq_chaos.real.faults.kind import ACTIONS, Doing, Parameters, Stage, action, unique_name
+from tinymq_chaos.real.faults.processes import broker_names
+from tinymq_chaos.real.faults.victims import both_ways, choose_broker, everywhere, sides, strike
 from tinymq_chaos.real.net import probes
 from tinymq_chaos.real.net.network import CLIENTS, Direction
 
 
 def _cut(stage: Stage, kind: str, directions: Iterable[Direction], description: str) -> Doing:
-    why, directions = whose(kind), list(directions)
+    why, directions = unique_name(kind), list(directions)
     probe = probes.Probe(stage.net, directions, probes.ProbeTraffic())
     try:
         stage.net.cut(why, directions)
         probe.begin()
         yield description
-        effect = probes.silent(probe)
+        effect = probes.describe_silence(probe)
         stage.net.mend(why)
     finally:
         probe.close()
@@ -38,7 +38,7 @@ def isolate(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     def cut_off(broker: int) -> Doing:
         others = [n for n in stage.brokers if n != broker]
         directions = both_ways([broker], [*others, CLIENTS] if alone else others)
-        return _cut(stage, "isolate", directions, f"{named([broker])}, from clients{'' if alone else ' not'}")
+        return _cut(stage, "isolate", directions, f"{broker_names([broker])}, from clients{'' if alone else ' not'}")
 
     return strike(stage, rng, how, cut_off)
 
@@ -50,14 +50,14 @@ def partition(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     directions = both_ways(few, many)
     if how["clients"] != WITH_ALL:
         directions += both_ways([CLIENTS], few if how["clients"] == WITH_MANY else many)
-    description = f"{named(few)} from {named(many)}, clients with {how['clients']}"
+    description = f"{broker_names(few)} from {broker_names(many)}, clients with {how['clients']}"
     return (yield from _cut(stage, "partition", directions, description))
 
 
 @action
 def one_way(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Make a broker deaf or mute; or let it not hear one other broker."""
-    broker = one(stage, rng, how)
+    broker = choose_broker(stage, rng, how)
     if broker is None:
         yield None
         return None
@@ -65,7 +65,11 @@ def one_way(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     some = [rng.choice(others)] if how["of"] == "one" else others
     deaf = how["side"] == "deaf"
     directions = [(n, broker) if deaf else (broker, n) for n in some]
-    description = f"{named([broker])} does not hear {named(some)}" if deaf else f"{named(some)} does not hear {broker}"
+    description = (
+        f"{broker_names([broker])} does not hear {broker_names(some)}"
+        if deaf
+        else f"{broker_names(some)} does not hear {broker}"
+    )
     return (yield from _cut(stage, "one way", directions, description))
 
 
@@ -84,12 +88,12 @@ def chain(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 @action
 def star(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Let one broker talk to all, and the others only to that one."""
-    middle = one(stage, rng, how)
+    middle = choose_broker(stage, rng, how)
     if middle is None:
         yield None
         return None
     others = [n for n in stage.brokers if n != middle]
-    return (yield from _cut(stage, "star", both_ways(others, others), f"{named([middle])} in the middle"))
+    return (yield from _cut(stage, "star", both_ways(others, others), f"{broker_names([middle])} in the middle"))
 
 
 def toxic(kind: str, stage: Stage, rng: random.Random, how: Parameters) -> Doing:
@@ -99,14 +103,14 @@ def toxic(kind: str, stage: Stage, rng: random.Random, how: Parameters) -> Doing
     """
     where = str(how["where"])
     attributes = {name: float(value) for name, value in how.items() if name != "where"}
-    why, directions, asked = whose(kind), everywhere(stage, where), probes.question(kind, attributes)
+    why, directions, asked = unique_name(kind), everywhere(stage, where), probes.traffic_for(kind, attributes)
     probe = probes.Probe(stage.net, directions[:1], asked)
     try:
         stage.net.toxic(why, directions, kind, **attributes)
         probe.begin()
         text = ", ".join(f"{name} {value:g}" for name, value in attributes.items())
         yield f"{text}, {'everywhere' if where == ALL else f'between {where}'}"
-        effect = probes.teller(kind, asked)(probe)
+        effect = probes.describer_of(kind, asked)(probe)
         stage.net.mend(why)
     finally:
         probe.close()

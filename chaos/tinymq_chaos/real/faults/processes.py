@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from tinymq_chaos.faults import LEADER
 from tinymq_chaos.real.faults.kind import Doing, Parameters, Stage, action
-from tinymq_chaos.real.faults.victims import majority, one, strike, up
+from tinymq_chaos.real.faults.victims import choose_broker, live_brokers, majority, strike
 
 HEALTHY_S = 30.0  # before each step of a rolling restart; otherwise the fault skips its other steps
 ALL_S = 180.0  # for a complete rolling restart
@@ -22,7 +22,7 @@ POLL_S = 0.1
 
 @action
 def kill(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    broker = one(stage, rng, how)
+    broker = choose_broker(stage, rng, how)
     return _down(stage, [broker] if broker is not None else [])
 
 
@@ -34,13 +34,13 @@ def kill_leader(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 @action
 def kill_majority(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Kill a majority: the rest finds no quorum."""
-    most, standing = majority(stage), up(stage)
+    most, standing = majority(stage), live_brokers(stage)
     return _down(stage, rng.sample(standing, most) if len(standing) >= most else [])
 
 
 @action
 def kill_all(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    return _down(stage, up(stage))
+    return _down(stage, live_brokers(stage))
 
 
 def _down(stage: Stage, brokers: list[int]) -> Doing:
@@ -49,19 +49,19 @@ def _down(stage: Stage, brokers: list[int]) -> Doing:
         yield None
         return None
     stage.kill(*brokers)
-    effect = gone(stage, brokers)
-    yield named(brokers)
+    effect = describe_gone(stage, brokers)
+    yield broker_names(brokers)
     stage.start(*brokers)
     return effect
 
 
-def gone(stage: Stage, brokers: list[int]) -> str:
+def describe_gone(stage: Stage, brokers: list[int]) -> str:
     """Return as an effect the brokers whose processes are gone."""
     found = [n for n in brokers if not stage.running(n)]
     return f"{len(found)} of {len(brokers)} processes were gone" if found else ""
 
 
-def named(brokers: list[int]) -> str:
+def broker_names(brokers: list[int]) -> str:
     return f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, sorted(brokers)))}"
 
 
@@ -73,7 +73,7 @@ def pause(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 def _standstill(stage: Stage, broker: int) -> Doing:
     stage.pause(broker)
-    yield named([broker])
+    yield broker_names([broker])
     still = stands_still(stage, broker)
     stage.resume(broker)
     if still is None:

@@ -16,7 +16,7 @@ _LED = re.compile(r"broker (\d+).*, leader of (.+)/(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class StruckBroker:
     """A broker that a fault struck, and a partition that it led at that time."""
 
     broker: int
@@ -27,32 +27,32 @@ class Struck:
         return f"leader of {self.topic}/{self.partition}"
 
     @classmethod
-    def of(cls, words: str) -> Struck | None:
+    def of(cls, words: str) -> StruckBroker | None:
         """Parse the partition that a fault's description names, as `strike` writes it. None if it names no
         partition."""
         found = _LED.search(words)
         return cls(int(found[1]), found[2], int(found[3])) if found else None
 
 
-def up(stage: Stage) -> list[int]:
+def live_brokers(stage: Stage) -> list[int]:
     """Return the brokers whose processes run and are not paused."""
     return [n for n in stage.brokers if n not in stage.paused and stage.running(n)]
 
 
-def one(stage: Stage, rng: random.Random, how: Parameters) -> int | None:
+def choose_broker(stage: Stage, rng: random.Random, how: Parameters) -> int | None:
     """Return a broker that is up: the one that parameter `broker` names, or a leader if parameter `who` asks for one,
     or any."""
     led = _asked_for_leader(stage, rng, how)
     return led.broker if led is not None else _any(stage, rng, how)
 
 
-def _asked_for_leader(stage: Stage, rng: random.Random, how: Parameters) -> Struck | None:
+def _asked_for_leader(stage: Stage, rng: random.Random, how: Parameters) -> StruckBroker | None:
     named = int(how.get("broker", ANYBODY))
     return leader(stage, rng) if not named and how.get("who") == LEADER else None
 
 
 def _any(stage: Stage, rng: random.Random, how: Parameters) -> int | None:
-    named, standing = int(how.get("broker", ANYBODY)), up(stage)
+    named, standing = int(how.get("broker", ANYBODY)), live_brokers(stage)
     if named:
         return named if named in standing else None
     if how.get("who") == LEADER or not standing:
@@ -60,13 +60,13 @@ def _any(stage: Stage, rng: random.Random, how: Parameters) -> int | None:
     return rng.choice(standing)
 
 
-def leader(stage: Stage, rng: random.Random) -> Struck | None:
+def leader(stage: Stage, rng: random.Random) -> StruckBroker | None:
     """Draw a partition that is written to, and whose leader is up."""
     topics = list(stage.topics)
     rng.shuffle(topics)
-    standing = up(stage)
+    standing = live_brokers(stage)
     found = ((stage.leader(topic, number), topic, number) for topic, number in topics)
-    return next((Struck(n, topic, number) for n, topic, number in found if n in standing), None)
+    return next((StruckBroker(n, topic, number) for n, topic, number in found if n in standing), None)
 
 
 def strike(stage: Stage, rng: random.Random, how: Parameters, fault: Callable[[int], Doing]) -> Doing:
@@ -74,7 +74,8 @@ def strike(stage: Stage, rng: random.Random, how: Parameters, fault: Callable[[i
 
     A leadership can move between the question for the leader and the fault. So the other brokers are asked once more
     after the fault has begun, before they can have missed the leader. If they name another leader by then, the fault is
-    undone and another leader is chosen. The description of the fault ends with the partition (`Struck.of` parses it).
+    undone and another leader is chosen. The description of the fault ends with the partition, which `StruckBroker.of`
+    parses.
     """
     for _ in range(TRIES):
         led = _asked_for_leader(stage, rng, how)

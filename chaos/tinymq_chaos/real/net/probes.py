@@ -38,10 +38,10 @@ class ProbeTraffic:
 class Probe:
     """Call `begin` when the fault has begun, `effect` before it ends, and `close` after it."""
 
-    def __init__(self, net: Network, directions: Iterable[Direction], question: ProbeTraffic) -> None:
+    def __init__(self, net: Network, directions: Iterable[Direction], traffic: ProbeTraffic) -> None:
         """Open connections where possible, and check that they carry bytes."""
         self._net = net
-        self._question = question
+        self._traffic = traffic
         self._enough = threading.Event()
         self._lines: list[tuple[Direction, ProbeConnection]] = []
         self._seen: list[ProbeReading] = []
@@ -51,8 +51,8 @@ class Probe:
             with suppress(OSError):
                 line = net.line(direction)
                 self._lines.append((direction, line))
-        size = question.size if question.slow_s else 1
-        tries = CALM_TRIES if question.slow_s else 1  # take the best of several: a busy machine is slow now and then
+        size = traffic.size if traffic.slow_s else 1
+        tries = CALM_TRIES if traffic.slow_s else 1  # take the best of several: a busy machine is slow now and then
         calm = [
             (pair, min((pair[1].send(size, CALM_S_MAX) for _ in range(tries)), key=lambda seen: seen.took_s))
             for pair in self._lines
@@ -83,7 +83,7 @@ class Probe:
             line.close()
 
     def _ask(self, direction: Direction, line: ProbeConnection) -> None:
-        asked = self._question
+        asked = self._traffic
         if asked.hang_up:
             self._seen.append(line.hang_up(asked.within_s, self._enough))
             return
@@ -99,7 +99,7 @@ class Probe:
         self._seen.append(seen)
 
 
-def question(kind: str, how: Mapping[str, float]) -> ProbeTraffic:
+def traffic_for(kind: str, how: Mapping[str, float]) -> ProbeTraffic:
     """Return the traffic that shows a toxic of this kind with these attributes."""
     if kind == "latency":
         return ProbeTraffic(1, within_s=10.0, slow_s=max(0.5, how["latency"] - how.get("jitter", 0.0)) / 1000)
@@ -115,14 +115,14 @@ def question(kind: str, how: Mapping[str, float]) -> ProbeTraffic:
     return ProbeTraffic(size, within_s=how.get("timeout", 0.0) / 1000 + 10.0)
 
 
-def silent(probe: Probe) -> str | None:
+def describe_silence(probe: Probe) -> str | None:
     """Describe the effect of a cut; "": it had none; None: it could not be observed."""
     seen = probe.seen(GRACE_S)
     found = sum(each.arrived == 0 and not each.ended for each in seen)
     return _effect(seen, f"nothing arrived in {found} of {len(seen)} directions" if found else "")
 
 
-def slower(probe: Probe, slow_s: float, size: int) -> str | None:
+def describe_slowness(probe: Probe, slow_s: float, size: int) -> str | None:
     """Describe the effect of a fault that slows a direction down."""
     seen = [each for each in probe.seen(2 * GRACE_S) if each.arrived]  # otherwise another fault cuts the direction
     took_s = median([each.took_s for each in seen] or [0.0])  # one connection may have been replaced, and slow before
@@ -131,14 +131,14 @@ def slower(probe: Probe, slow_s: float, size: int) -> str | None:
     return _effect(seen, effect if slow else "")
 
 
-def late(probe: Probe) -> str | None:
+def describe_late_end(probe: Probe) -> str | None:
     """Describe the effect of a fault that delays the end of a connection."""
     seen = probe.seen(2 * CLOSE_S)
     took_s = min((each.took_s for each in seen), default=0.0)
     return _effect(seen, f"the end of a connection was held back for {took_s:.2f} s" if took_s >= CLOSE_S else "")
 
 
-def ended(probe: Probe) -> str | None:
+def describe_ends(probe: Probe) -> str | None:
     """Describe the effect of a fault that ends connections."""
     seen = probe.seen(GRACE_S)
     found = [each for each in seen if each.ended]
@@ -150,8 +150,8 @@ def _effect(seen: Sequence[ProbeReading], effect: str) -> str | None:
     return effect if seen else None
 
 
-def teller(kind: str, asked: ProbeTraffic) -> Callable[[Probe], str | None]:
+def describer_of(kind: str, asked: ProbeTraffic) -> Callable[[Probe], str | None]:
     """Return the function that describes the effect of a toxic of this kind."""
     if asked.slow_s:
-        return lambda probe: slower(probe, asked.slow_s, asked.size)
-    return late if kind == "slow_close" else ended
+        return lambda probe: describe_slowness(probe, asked.slow_s, asked.size)
+    return describe_late_end if kind == "slow_close" else describe_ends

@@ -144,7 +144,8 @@ def get_libfaketime(tools: Path = TOOLS) -> None:
 
 
 def _unpack(package: str, partial: Path) -> None:
-    """Unpack a Debian package into `partial`/root. If the machine's own lists do not know it, read lists there, too."""
+    """Unpack a Debian package into `partial`/root. If the machine's package lists lack it, update lists in that folder
+    first."""
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         raise FileNotFoundError("this is no Debian")
     for folder in ("lists/partial", "cache/archives/partial", "root"):

@@ -35,7 +35,7 @@ class ReplicaStatus:
     reason: str = ""
 
 
-def said_by(broker: int, status: Mapping[str, Any]) -> Iterator[ReplicaStatus]:
+def reported_replicas(broker: int, status: Mapping[str, Any]) -> Iterator[ReplicaStatus]:
     """Yield all replicas on a /status page, except those whose topic the registry has deleted, of which nothing is
     promised. A replica that its broker could not open has no commit.
     """

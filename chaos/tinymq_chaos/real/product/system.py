@@ -19,7 +19,7 @@ from tinymq_chaos.real.processes.threads import in_thread
 from tinymq_chaos.real.product.callers import GrpcCaller
 from tinymq_chaos.real.product.counters import counted
 from tinymq_chaos.real.product.leader_log import LeaderLog, name_logs
-from tinymq_chaos.real.product.replica_logs import ReplicaStatus, StoppedLogs, said_by
+from tinymq_chaos.real.product.replica_logs import ReplicaStatus, StoppedLogs, reported_replicas
 from tinymq_chaos.real.system import verdict
 from tinymq_chaos.real.system.system import CollectedReplicas
 from tinymq_chaos.real.system.verdict import Slack
@@ -80,7 +80,7 @@ class ProductSystem:
         pages = self._pages()
         silent = [f"broker {n} does not report on its replicas, so they are not judged" for n in self.target.brokers
                   if n not in pages]  # fmt: skip
-        statuses = [each for n, page in pages.items() for each in said_by(n, page)]
+        statuses = [each for n, page in pages.items() for each in reported_replicas(n, page)]
         with ThreadPoolExecutor(len(self.target.brokers)) as pool:
             list(pool.map(self._stop, self.target.brokers))
         self.watch(history, hurt)

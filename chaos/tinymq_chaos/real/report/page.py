@@ -16,7 +16,7 @@ from tinymq_chaos.real.report.elements import Child, document, element, name
 from tinymq_chaos.real.report.figures import Findings, throughput
 from tinymq_chaos.real.report.lanes import number, seconds
 
-# What the page may load or send: nothing. Its own styles and its own script are in it.
+# The page may load and send nothing. Its own styles and its own script are in it.
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-WINDOW_S = 10.0  # as long as a call with a deadline of 4 s, and the time by which it may be late
+WINDOW_S = 10.0  # the deadline of a call, 4 s, and the time by which it may be late
 
 
 class Lateness:

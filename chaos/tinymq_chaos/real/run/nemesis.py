@@ -61,7 +61,7 @@ class Nemesis:
         has: frozenset[str] = frozenset(),
         faults: Mapping[str, RealFault] = FAULTS,
     ) -> None:
-        """`has`: what the target's brokers have of what faults need (Real.needs)."""
+        """`has`: the features of the target's brokers that faults may need (Real.needs)."""
         self.stage = RecordingStage(target, history)
         self.happened: Counter[str] = Counter()  # how many of each kind began
         self.hurt: set[int] = set()  # brokers whose disks lack, or may lack, what they vouched for

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 
 from tinymq_chaos.real.faults import RealFault, Value
-from tinymq_chaos.real.faults.victims import Struck
+from tinymq_chaos.real.faults.victims import StruckBroker
 from tinymq_chaos.real.processes.threads import in_thread, to_its_end
 from tinymq_chaos.real.run.nemesis import ActiveFault, Nemesis
 
@@ -147,13 +147,13 @@ class ScheduleRunner:
     async def _replaced(self, under_way: ActiveFault) -> None:
         """Wait until another broker leads the partition of the struck leader. Raises TimeoutError after
         REPLACED_S_MAX."""
-        led = Struck.of(under_way.span.what)
+        led = StruckBroker.of(under_way.span.what)
         assert led is not None, f"{under_way.span.what}: no leader was struck"
         async with asyncio.timeout(REPLACED_S_MAX):
             while await self._leads_now(led) in (None, led.broker):
                 await asyncio.sleep(POLL_S)
 
-    async def _leads_now(self, led: Struck) -> int | None:
+    async def _leads_now(self, led: StruckBroker) -> int | None:
         return await in_thread(partial(self._nemesis.stage.leader, led.topic, led.partition))
 
     async def _well(self, until_s: float) -> None:

@@ -2,7 +2,7 @@
 
 A simulator knows when an entry is committed, and its clocks stop while it computes. The harness observes from outside:
 calls, the brokers' log lines, and the content of their disks at the end; and all of it shares one machine with other
-work. What cannot be known from outside is listed and not judged; the simulator judges it.
+work. Facts that cannot be known from outside are listed and not judged; the simulator judges them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a plain run draws, with the odds: the one table, which the code and the page read.
+"""The draws of a plain run, with their odds: the one table, which the code and the page read.
 
 `make sim` without options leaves everything open. `filled` turns such a plan into one that leaves nothing open, so a
 failure can be reduced part by part. Each draw has a random source of its own: a part that is given explicitly changes

@@ -101,7 +101,7 @@ async def _remove_heads(beside: BackgroundLoad, broker: SimBroker) -> None:
 
 
 async def _cut_off(beside: BackgroundLoad, broker: SimBroker) -> None:
-    """Cut the broker off. What it appends while the others elect another leader is cut later."""
+    """Cut the broker off. The entries that it appends while the others elect another leader are cut later."""
     world, others = beside.world, [n for n in beside.world.brokers if n != broker.id]
     while not beside.stop.is_set():
         world.cut(CUT, both_ways([broker.id], others))

@@ -37,7 +37,7 @@ class Server(Endpoint, Protocol):
 
 
 class OneWay(Protocol):
-    """What is on its way in one direction."""
+    """The bytes that are on their way in one direction."""
 
     def schedule(self) -> None:
         """Deliver it when it is due."""

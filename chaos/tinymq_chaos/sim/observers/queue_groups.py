@@ -26,27 +26,27 @@ from tinymq_chaos.history import Log
 from tinymq_chaos.sim.virtual.event_loop import running_process
 from tinymq_chaos.sim.world.world import World
 
-Told = Callable[..., None]
+LeaseListener = Callable[..., None]
 
 
 class WatchedLeases(dict[int, Lease]):
-    """The leases of one leader, by offset. `told(what, lease)` is called after each change."""
+    """The leases of one leader, by offset. `on_change(what, lease)` is called after each change."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, on_change: LeaseListener) -> None:
         super().__init__()
-        self.told = told
+        self.on_change = on_change
 
     def __setitem__(self, offset: int, lease: Lease) -> None:
         before = self.get(offset)
         super().__setitem__(offset, lease)
         if before is not None:
-            self.told(ENDED, before)
-        self.told(GRANTED, lease)
+            self.on_change(ENDED, before)
+        self.on_change(GRANTED, lease)
 
     def __delitem__(self, offset: int) -> None:
         lease = self[offset]
         super().__delitem__(offset)
-        self.told(ENDED, lease)
+        self.on_change(ENDED, lease)
 
     def pop(self, offset: int, *default: Any) -> Any:
         if offset not in self:
@@ -77,9 +77,9 @@ class QueueWatcher:
         group = leader.partition.group.id
         if running_process() is None or self._world.seen.is_deleted(group):
             return
-        told = partial(self._leased, leader)
-        leader.leases.leases = WatchedLeases(told)
-        told(LEADS, None)
+        on_change = partial(self._leased, leader)
+        leader.leases.leases = WatchedLeases(on_change)
+        on_change(LEADS, None)
 
     def _leased(self, leader: GroupLeader, what: str, lease: Lease | None, session: bytes = b"") -> None:
         process = running_process()
@@ -90,7 +90,7 @@ class QueueWatcher:
             now_us = partition.group.append_time_now_us() if what == GRANTED else 0
         except TinymqError:  # it leads no more
             now_us = 0
-        told = LeaseChange(
+        change = LeaseChange(
             at_s=self._world.history.now(),
             log=self._world.seen.log_of(partition.group.id),
             group=leader.name,
@@ -103,15 +103,15 @@ class QueueWatcher:
             now_us=now_us,
         )
         if grant is not None:
-            told = replace(
-                told,
+            change = replace(
+                change,
                 offset=grant.offset,
                 number=(grant.term, grant.number),
                 delivery=grant.delivery,
                 generation=grant.era.generation,
                 alone=grant.started,
             )
-        self._world.history.leases.append(told)
+        self._world.history.leases.append(change)
 
     # ---- the replicated state
 
@@ -170,7 +170,7 @@ def watched_queues(world: World) -> Iterator[None]:
     def attach_watched(self: QueueLeases, session: bytes, connection: int, held: Any, now_s: float) -> Any:
         lost = attach(self, session, connection, held, now_s)
         if isinstance(self.leases, WatchedLeases):
-            self.leases.told(ATTACHED, None, session)
+            self.leases.on_change(ATTACHED, None, session)
         return lost
 
     def apply_watched(self: Partition, entry: Entry) -> None:

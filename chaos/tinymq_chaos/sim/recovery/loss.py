@@ -1,5 +1,5 @@
-"""What must hold although a majority of disks was lost and an operator accepted it: one history, readers are told, ids
-are unique. Pure."""
+"""The guarantees after a majority of disks was lost and an operator accepted it: one history, readers are told, ids are
+unique. Pure."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Story:
-    """What clients, operators and disks saw. A reader that got an error goes on as another reader."""
+class LossHistory:
+    """The observations of clients, operators and disks. A reader that got an error goes on as another reader."""
 
     acks: list[Ack] = field(default_factory=list)
     reads: dict[str, list[tuple[int, int, str]]] = field(default_factory=dict)  # by reader: (partition, offset, value)
@@ -43,19 +43,20 @@ class Story:
     sent: set[str] = field(default_factory=set)
 
 
-def judge(story: Story) -> list[str]:
+def judge(history: LossHistory) -> list[str]:
     """Return what is wrong."""
-    contents = {partition: dict(log) for (_, partition), log in story.finals.items()}
+    contents = {partition: dict(log) for (_, partition), log in history.finals.items()}
     return [
-        *differing_replicas(story), *strangers(story, contents), *lost(story, contents), *untold(story, contents),
-        *given_twice(story),
+        *differing_replicas(history), *unsent_or_repeated(history, contents), *lost(history, contents),
+        *unwarned_readers(history, contents),
+        *given_twice(history),
     ]  # fmt: skip
 
 
-def differing_replicas(story: Story) -> Iterator[str]:
+def differing_replicas(history: LossHistory) -> Iterator[str]:
     """All replicas of a partition have the same records at the same offsets, without a gap."""
     by_partition: dict[int, dict[int, Contents]] = {}
-    for (broker, partition), log in story.finals.items():
+    for (broker, partition), log in history.finals.items():
         by_partition.setdefault(partition, {})[broker] = log
     for partition, logs in by_partition.items():
         (first, expected), *others = logs.items()
@@ -67,38 +68,38 @@ def differing_replicas(story: Story) -> Iterator[str]:
             yield f"partition {partition}: the offsets have a gap"
 
 
-def strangers(story: Story, contents: Mapping[int, Contents]) -> Iterator[str]:
+def unsent_or_repeated(history: LossHistory, contents: Mapping[int, Contents]) -> Iterator[str]:
     """Every record was sent, and is there once."""
     for partition, log in contents.items():
         for value, count in Counter(log.values()).items():
-            if value not in story.sent:
+            if value not in history.sent:
                 yield f"partition {partition}: nobody sent {value}"
             elif count > 1:
                 yield f"partition {partition}: {value} is there {count} times"
 
 
-def lost(story: Story, contents: Mapping[int, Contents]) -> Iterator[str]:
+def lost(history: LossHistory, contents: Mapping[int, Contents]) -> Iterator[str]:
     """A record that was acknowledged after the last loss is there. One from before is lost only with everything behind
     it, and never if a disk that was kept had it."""
-    for ack in story.acks:
+    for ack in history.acks:
         if contents[ack.partition].get(ack.offset) == ack.value:
             continue
-        later = [loss for loss in story.losses if ack.at_s < loss.over_s]
+        later = [loss for loss in history.losses if ack.at_s < loss.over_s]
         where = f"partition {ack.partition}: {ack.value}, acknowledged at offset {ack.offset} at {ack.at_s:.3f} s"
         if not later:
             yield f"{where}, is lost, and no disk was lost since"
         elif all(ack.offset < loss.kept.get(ack.partition, 0) for loss in later):
             yield f"{where}, is lost, and a disk that was kept had it"
-    for loss in story.losses:
-        yield from _holes(story, contents, loss)
+    for loss in history.losses:
+        yield from _holes(history, contents, loss)
 
 
-def _holes(story: Story, contents: Mapping[int, Contents], loss: Loss) -> Iterator[str]:
-    others = [each for each in story.losses if each is not loss]
+def _holes(history: LossHistory, contents: Mapping[int, Contents], loss: Loss) -> Iterator[str]:
+    others = [each for each in history.losses if each is not loss]
     for partition, log in contents.items():
         before = sorted(
             (ack.offset, ack.value)
-            for ack in story.acks
+            for ack in history.acks
             if ack.partition == partition and ack.at_s < loss.at_s and all(ack.at_s > each.over_s for each in others)
         )
         there = [log.get(offset) == value for offset, value in before]
@@ -106,9 +107,9 @@ def _holes(story: Story, contents: Mapping[int, Contents], loss: Loss) -> Iterat
             yield f"partition {partition}: the loss at {loss.at_s:.3f} s took a record and left a later one"
 
 
-def untold(story: Story, contents: Mapping[int, Contents]) -> Iterator[str]:
+def unwarned_readers(history: LossHistory, contents: Mapping[int, Contents]) -> Iterator[str]:
     """A reader that has read a lost record gets an error before it reads a record of the history that goes on."""
-    for reader, reads in story.reads.items():
+    for reader, reads in history.reads.items():
         lost_at: dict[int, int] = {}
         due: dict[int, int] = {}
         for partition, offset, value in reads:
@@ -125,7 +126,7 @@ def untold(story: Story, contents: Mapping[int, Contents]) -> Iterator[str]:
                 break
 
 
-def given_twice(story: Story) -> Iterator[str]:
-    for (what, given), count in Counter(story.ids).items():
+def given_twice(history: LossHistory) -> Iterator[str]:
+    for (what, given), count in Counter(history.ids).items():
         if count > 1:
             yield f"{what} {given} was given {count} times"

@@ -19,7 +19,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.operator_calls.cluster_recovery import Recovering, take_survey
 from tinymq_chaos.records import make_content, name_of
 from tinymq_chaos.sim.campaign.run import no_collection
-from tinymq_chaos.sim.recovery.loss import Ack, Loss, Story, judge
+from tinymq_chaos.sim.recovery.loss import Ack, Loss, LossHistory, judge
 from tinymq_chaos.sim.virtual.event_loop import VirtualLoop, run_virtually
 from tinymq_chaos.sim.virtual.transcript import Transcript
 from tinymq_chaos.sim.world.brokers import SimBroker
@@ -46,7 +46,7 @@ class RecoveryVerdict:
     """The verdict of a run."""
 
     seed: int
-    story: Story = field(default_factory=Story)
+    story: LossHistory = field(default_factory=LossHistory)
     anomalies: list[str] = field(default_factory=list)
     lost: int = 0  # acknowledged records that the losses took
     told: int = 0  # readers that were told

@@ -91,8 +91,8 @@ class SimDisk:
             await self._loop.create_future()  # for ever: the caller is gone
             raise
         if self.hung_file is not None and self._files.reached:
-            # What the call did after this file is on the disk already, and nobody is told. A real disk would not have
-            # it yet; the product may rely on neither.
+            # The later effects of the call are on the disk already, and nobody is told. A real disk would not have them
+            # yet; the product may rely on neither.
             self.waits_for_file += 1
             await asyncio.shield(self.hung_file)
         return result

@@ -122,8 +122,8 @@ class Observations:
     def revived(self, group: GroupId, end_offset: int) -> None:
         """A group has recovered without a quorum and without an operator, from the remaining log, if there is one.
 
-        What the group applies, commits and shows is judged from that log's end on. Its elections are not judged any
-        more, because one leader had no election.
+        The entries that the group applies, commits and shows are judged from that log's end on. Its elections are not
+        judged any more, because one leader had no election.
         """
         if self.is_weak(group):
             log = self.log_of(group)

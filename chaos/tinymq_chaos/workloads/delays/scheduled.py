@@ -13,9 +13,9 @@ from tinymq_chaos.workloads.producers import NumberedProducer, lone, place_of
 PARTITIONS = 2
 LINES = 5  # of records that are delayed at the same time, each by one client after another
 DELAY_S = (1.0, 5.0)
-CANCELED = 0.4  # the share of delayed records that are canceled, or tried to
+CANCELED = 0.4  # the share of delayed records that the workload tries to cancel
 NEAR = 0.6  # the share of those that are canceled at about the time at which they are due
-LATE_S = 3.0  # after the last due time, until the last records are written: what waited lies before them
+LATE_S = 3.0  # from the last due time to the last writes, so that all delayed records lie before these in the log
 
 
 async def scheduled(context: Context) -> None:

@@ -18,7 +18,7 @@ from tinymq_chaos.workloads.producers import NumberedProducer, lone
 from tinymq_chaos.workloads.readers import drain
 
 PARTITIONS = 4
-SEATS = 3  # members at a time
+MEMBERS = 3  # members at a time
 STATIC = 1  # of them with an instance id
 POLL_S = 0.5
 CONSUMER: dict[str, Any] = {"auto_commit": False, "fetch_wait_ms": 200}
@@ -31,28 +31,28 @@ async def members(context: Context) -> None:
     key = await key_of(context, client, name)
     group = f"{context.name}-g"
     sender = NumberedProducer(context, f"{context.name}.a", name, key, PARTITIONS)
-    seats = [_sit(context, seat, name, key, group) for seat in range(SEATS)]
+    members_at_work = [_run_member(context, number, name, key, group) for number in range(MEMBERS)]
     await asyncio.gather(
         lone(context, sender, client),
         follow_cursors(context, client, {"topic": key, "group": group}),
         _disturb(context, name, key, group),
-        *seats,
+        *members_at_work,
     )
     await look_at_cursors(context, client, f"{context.name} end", {"topic": key, "group": group})
     await drain(context, client, name, key, "leader")
 
 
-async def _sit(context: Context, seat: int, topic: str, key: str, group: str) -> None:
+async def _run_member(context: Context, number: int, topic: str, key: str, group: str) -> None:
     client = context.client(request_timeout_ms=CALL_S * 1000)
     life = 0
     while not context.stop.is_set():
         life += 1
-        process = f"{context.name} {seat}.{life}"
+        process = f"{context.name} {number}.{life}"
         place: dict[str, Any] = {"topic": key, "group": group}
         consumer = client.consumer(
             topic,
             group=group,
-            instance_id=f"seat-{seat}" if seat < STATIC else None,
+            instance_id=f"seat-{number}" if number < STATIC else None,
             **callbacks(context, process, place),
             **CONSUMER,
         )
@@ -62,7 +62,7 @@ async def _sit(context: Context, seat: int, topic: str, key: str, group: str) ->
                     break
         finally:
             with contextlib.suppress(TinymqError):
-                # A static member that closes says nothing to its group. Others leave, or are missed.
+                # A static member that closes does not tell its group. Others leave, or are found silent.
                 await (consumer.close() if context.rng.random() < 0.6 else leave(consumer))
         await pause(context, 0.0, 2.0)
 

@@ -1,4 +1,4 @@
-"""What members of a stream group are told, and where the group's cursors are."""
+"""The assignments of a stream group's members, and the places of the group's cursors."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from tinymq_chaos.workloads.trims import trim
 
 PARTITIONS = 2
 ADDED_MAX = 1
-SEATS = 3  # workers at a time
+WORKERS = 3  # workers at a time
 POLL_S = 0.5
 FLUSH_S = 3.0
 HANDLER_MS = 2500.0  # of some workers: what they keep for longer goes to others
@@ -69,26 +69,26 @@ async def _work(context: Context, settings: Mapping[str, object], looks: Any) ->
     name = await context.topic(PARTITIONS, {"retention_ms": "none"})
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
-    shop = Shop(context, name, key, f"{context.name}-g", settings)
+    group = WorkerGroup(context, name, key, f"{context.name}-g", settings)
     sender = NumberedProducer(context, f"{context.name}.a", name, key, PARTITIONS, looks)
-    seats = [_sit(shop, seat) for seat in range(SEATS)]
+    workers_at_work = [_run_worker(group, number) for number in range(WORKERS)]
     await asyncio.gather(
-        lone(context, sender, client), follow_cursors(context, client, shop.place), _disturb(shop), *seats
+        lone(context, sender, client), follow_cursors(context, client, group.place), _disturb(group), *workers_at_work
     )
-    await _work_off(shop)
-    await look_at_cursors(context, client, f"{context.name} end", shop.place)
-    await _read_dead_letters(shop, client)
+    await _work_off(group)
+    await look_at_cursors(context, client, f"{context.name} end", group.place)
+    await _read_dead_letters(group, client)
     await drain(context, client, name, key, "leader")
 
 
 @dataclass(frozen=True, slots=True)
-class Shop:
-    """What all workers of a group have in common."""
+class WorkerGroup:
+    """The state that all workers of a group share."""
 
     context: Context
     topic: str
     key: str  # of the topic, in histories
-    group: str
+    name: str
     settings: Mapping[str, object]
 
     @property
@@ -97,14 +97,14 @@ class Shop:
 
     @property
     def place(self) -> dict[str, Any]:
-        return {"topic": self.key, "group": self.group}
+        return {"topic": self.key, "group": self.name}
 
 
 @dataclass(slots=True)
-class Hand:
+class WorkerLife:
     """One life of a worker, and the jobs that it keeps."""
 
-    shop: Shop
+    group: WorkerGroup
     process: str
     worker: Any
     lost: set[int] = field(default_factory=set)  # ids of jobs
@@ -112,43 +112,45 @@ class Hand:
 
     def begin(self, job: Job, kind: str, within_s: float = CALL_S, **args: Any) -> Call:
         place = {"offset": job.offset, "generation": job.grant.generation, "delivery": job.delivery}
-        context = self.shop.context
+        context = self.group.context
         return begin(
-            context, self.process, kind, within_s, **self.shop.place, partition=job.partition, **place, **args
+            context, self.process, kind, within_s, **self.group.place, partition=job.partition, **place, **args
         )  # fmt: skip
 
 
-async def _sit(shop: Shop, seat: int) -> None:
+async def _run_worker(group: WorkerGroup, number: int) -> None:
     """One worker after another."""
-    context, life = shop.context, 0
+    context, lives = group.context, 0
     while not context.stop.is_set():
-        life += 1
+        lives += 1
         client = context.client(request_timeout_ms=CALL_S * 1000)
-        hand = _hire(shop, client, f"{context.name} {seat}.{life}", prefetch_records=context.rng.choice((1, 4, 40)))
+        life = _start_worker(
+            group, client, f"{context.name} {number}.{lives}", prefetch_records=context.rng.choice((1, 4, 40))
+        )
         with contextlib.suppress(TinymqError):
             while not context.stop.is_set() and context.rng.random() > 0.05:
-                if not await _turn(hand):
+                if not await _turn(life):
                     break
         end = context.rng.random()
         if end < 0.3 and not context.stop.is_set():
-            await crash(hand.worker)
+            await crash(life.worker)
         else:
             with contextlib.suppress(TinymqError):
-                await (hand.worker.close() if end < 0.7 else leave(hand.worker))
+                await (life.worker.close() if end < 0.7 else leave(life.worker))
         await pause(context, 0.0, 1.0)
 
 
-def _hire(shop: Shop, client: AsyncClient, process: str, prefetch_records: int) -> Hand:
+def _start_worker(group: WorkerGroup, client: AsyncClient, process: str, prefetch_records: int) -> WorkerLife:
     lost: set[int] = set()
     worker = client.worker(
-        shop.topic,
-        group=shop.group,
-        group_settings=shop.settings,
+        group.topic,
+        group=group.name,
+        group_settings=group.settings,
         on_lost=lambda job, error: lost.add(id(job)),
         prefetch_records=prefetch_records,
-        max_handler_ms=shop.context.rng.choice((HANDLER_MS, 60_000.0)),
+        max_handler_ms=group.context.rng.choice((HANDLER_MS, 60_000.0)),
     )
-    return Hand(shop, process, worker, lost)
+    return WorkerLife(group, process, worker, lost)
 
 
 async def crash(worker: Any) -> None:
@@ -167,59 +169,59 @@ async def _end(worker: WorkerCore) -> None:
             await asyncio.gather(broker._task, return_exceptions=True)
 
 
-async def _turn(hand: Hand) -> bool:
+async def _turn(life: WorkerLife) -> bool:
     """Take some jobs, and settle them after a while. False: the worker has ended."""
-    shop, rng = hand.shop, hand.shop.context.rng
+    group, rng = life.group, life.group.context.rng
     try:
-        jobs = await hand.worker.poll(POLL_S, rng.randint(1, 6))
+        jobs = await life.worker.poll(POLL_S, rng.randint(1, 6))
     except TinymqError as error:
-        fail(begin(shop.context, hand.process, "read", **shop.place), error)
+        fail(begin(group.context, life.process, "read", **group.place), error)
         return False
-    take(hand, jobs)
-    await pause(shop.context, 0.0, 2.0 if rng.random() < 0.05 else 0.2)
+    record_jobs(life, jobs)
+    await pause(group.context, 0.0, 2.0 if rng.random() < 0.05 else 0.2)
     calls: list[tuple[Job, Call]] = []
-    kept, hand.kept = hand.kept, []
+    kept, life.kept = life.kept, []
     for job in [*kept, *jobs]:
         verb = rng.choices([verb for verb, _ in VERBS], [weight for _, weight in VERBS])[0]
         if verb == "keep":
-            hand.kept.append(job)
+            life.kept.append(job)
             continue
         if verb == "extend":
             job.extend()
-        calls.append((job, settle(hand, job, verb)))
-    await answered(hand, calls)
+        calls.append((job, begin_settlement(life, job, verb)))
+    await await_answers(life, calls)
     return True
 
 
-def take(hand: Hand, jobs: list[Job]) -> None:
+def record_jobs(life: WorkerLife, jobs: list[Job]) -> None:
     """Write down what a worker was handed out."""
     for job in jobs:
         name = name_in_fields(job.key, job.value, job.headers, job.message.timestamp_us)
         shared = None if job.key is None else job.key.decode()
-        hand.begin(job, "job", record=name, key=shared, keyed=hand.shop.keyed).ok()
+        life.begin(job, "job", record=name, key=shared, keyed=life.group.keyed).ok()
 
 
-def settle(hand: Hand, job: Job, verb: str) -> Call:
+def begin_settlement(life: WorkerLife, job: Job, verb: str) -> Call:
     """Begin to settle a job."""
-    delay_s = round(hand.shop.context.rng.uniform(0.0, 1.0), 3) if verb == "delay" else None
-    said = {"delay": "nack", "extend": "ack"}.get(verb, verb)
-    call = hand.begin(job, "settle", verb=said, delay_s=delay_s)
+    delay_s = round(life.group.context.rng.uniform(0.0, 1.0), 3) if verb == "delay" else None
+    recorded_verb = {"delay": "nack", "extend": "ack"}.get(verb, verb)
+    call = life.begin(job, "settle", verb=recorded_verb, delay_s=delay_s)
     if job._state is not JobState.STARTED:
         call.unknown("LeaseLost")  # it was lost before
-    elif said == "nack":
+    elif recorded_verb == "nack":
         job.nack(delay_s, "no")
-    elif said == "reject":
+    elif recorded_verb == "reject":
         job.reject("never")
     else:
         job.ack()
     return call
 
 
-async def answered(hand: Hand, calls: list[tuple[Job, Call]]) -> None:
+async def await_answers(life: WorkerLife, calls: list[tuple[Job, Call]]) -> None:
     """Wait for the answers to settlements, and write them down."""
     error = ""
     try:
-        await hand.worker.flush(FLUSH_S)
+        await life.worker.flush(FLUSH_S)
     except (LeaseLost, DeadlineExceeded):
         pass
     except TinymqError as ended:
@@ -227,7 +229,7 @@ async def answered(hand: Hand, calls: list[tuple[Job, Call]]) -> None:
     for job, call in calls:
         if call.outcome is not Outcome.PENDING:
             continue
-        if id(job) in hand.lost:
+        if id(job) in life.lost:
             call.unknown("LeaseLost")  # an earlier leader may have carried it out
         elif error or job._partition_work.held.get(job.offset) is job:
             call.unknown(error or "DeadlineExceeded")
@@ -238,9 +240,9 @@ async def answered(hand: Hand, calls: list[tuple[Job, Call]]) -> None:
 # ---- what happens to the group beside its workers -------------------------------------------------------------------
 
 
-async def _disturb(shop: Shop) -> None:
+async def _disturb(group: WorkerGroup) -> None:
     """Seek, delete, trim, and add a partition, now and then."""
-    context = shop.context
+    context = group.context
     client, process, added = context.client(request_timeout_ms=CALL_S * 1000), f"{context.name} disturbs", 0
     while True:
         await pause(context, 0.5, 4.0)
@@ -248,45 +250,45 @@ async def _disturb(shop: Shop) -> None:
             return
         what = context.rng.choices(("seek", "delete", "trim", "add", "nothing"), (5, 2, 3, 2, 4))[0]
         if what == "seek":
-            await seek(context, client, process, shop.topic, shop.place, context.rng.randrange(PARTITIONS))
+            await seek(context, client, process, group.topic, group.place, context.rng.randrange(PARTITIONS))
         elif what == "delete":
-            await delete(context, client, process, shop.place)
+            await delete(context, client, process, group.place)
         elif what == "trim":
-            await trim(context, client, process, shop.topic, shop.key)
+            await trim(context, client, process, group.topic, group.key)
         elif what == "add" and added < ADDED_MAX:
             added += 1
-            with recording(context, process, "add_partition", topic=shop.key) as call:
-                call.ok((await client.admin.add_partition(shop.topic, timeout=CALL_S)).partition)
+            with recording(context, process, "add_partition", topic=group.key) as call:
+                call.ok((await client.admin.add_partition(group.topic, timeout=CALL_S)).partition)
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------
 
 
-async def _work_off(shop: Shop) -> None:
+async def _work_off(group: WorkerGroup) -> None:
     """Settle everything that is left, as soon as it comes."""
-    context = shop.context
+    context = group.context
     client = context.client(request_timeout_ms=CALL_S * 1000)
-    hand = _hire(shop, client, f"{context.name} end", prefetch_records=500)
+    life = _start_worker(group, client, f"{context.name} end", prefetch_records=500)
     until_s = context.clock.monotonic() + WORK_OFF_S
-    with recording(context, hand.process, "work_off", WORK_OFF_S + 2 * CALL_S, **shop.place) as call:
+    with recording(context, life.process, "work_off", WORK_OFF_S + 2 * CALL_S, **group.place) as call:
         while True:
-            jobs = await hand.worker.poll(POLL_S)
-            take(hand, jobs)
-            await answered(hand, [(job, settle(hand, job, "ack")) for job in jobs])
-            if not jobs and all(each.lag == 0 for each in await client.admin.group_lag(shop.group)):
+            jobs = await life.worker.poll(POLL_S)
+            record_jobs(life, jobs)
+            await await_answers(life, [(job, begin_settlement(life, job, "ack")) for job in jobs])
+            if not jobs and all(each.lag == 0 for each in await client.admin.group_lag(group.name)):
                 call.ok()
                 break
             if context.clock.monotonic() > until_s:
                 call.failed("DeadlineExceeded")
                 break
     with contextlib.suppress(TinymqError):
-        await hand.worker.close()
+        await life.worker.close()
 
 
-async def _read_dead_letters(shop: Shop, client: AsyncClient) -> None:
+async def _read_dead_letters(group: WorkerGroup, client: AsyncClient) -> None:
     """Read all dead letters of the topic, when nothing is buried any more."""
-    name = f"{shop.topic}.dlq"
-    with recording(shop.context, f"{shop.context.name} end", "dead_letters", within_s=15.0, **shop.place) as call:
+    name = f"{group.topic}.dlq"
+    with recording(group.context, f"{group.context.name} end", "dead_letters", within_s=15.0, **group.place) as call:
         found: list[list[Any]] = []
         try:
             ends = await client.admin.offsets(name, timeout=CALL_S)

@@ -1,7 +1,7 @@
 """Read, process, write: members of a stream group read one topic, and write one output for each record to another one,
 in transactions that commit the offsets of what they read.
 
-A seat has one program after another, under one transactional id. Programs hang until they have lost partitions, close
+A slot has one program after another, under one transactional id. Programs hang until they have lost partitions, close
 in the middle of a commit, and end as kill -9 does. Meanwhile another client moves the group back in one partition.
 
     kind          arguments                                        result when ok
@@ -31,8 +31,8 @@ from tinymq_chaos.workloads.readers import drain
 from tinymq_chaos.workloads.transactions.recorded import RecordedTransaction, look_for_unfinished, watch_coordinator
 
 SOURCES, TARGETS = 3, 2  # partitions of the two topics
-SEATS = 3
-STATIC = 1  # seats whose members have an instance id
+SLOTS = 3
+STATIC = 1  # slots whose members have an instance id
 SOUGHT = 0  # the partition in which the group is moved back; in the others, each record has one output
 GROUP = {"rejoin_ms": 1000, "revoke_ms": 500, "static_return_ms": 2000}
 CONSUMER: dict[str, Any] = {"auto_commit": False, "fetch_wait_ms": 200}
@@ -41,7 +41,7 @@ HANG_S = 1.0  # about; revoke_ms is shorter
 TIMEOUTS_MS = (1_000, 4_000, 60_000)  # of transactions
 TRANSACTION_S = 30.0  # by which a transaction ends: its calls and pauses, each at its longest
 LAST_S = 20.0  # after all faults: until the group has read everything
-HASTY_S = (0.02, 0.3)  # so long some commits are waited for
+HASTY_S = (0.02, 0.3)  # how long a hasty program waits for its commit
 ENDINGS = ("visible",) * 7 + ("decided",) * 4 + ("rolled back", "hasty", "closing", "hanging") * 2 + ("left",)
 """How transactions end: by a commit that waits or does not; rolled back; by a commit whose answer is not waited for; by
 one while the consumer is closed; by one after a long pause; not at all."""
@@ -52,25 +52,25 @@ async def processors(context: Context) -> None:
     source, target = await context.topic(SOURCES), await context.topic(TARGETS)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     keys = [await key_of(context, client, name) for name in (source, target)]
-    shop = Shop(context, source, keys[0], target, keys[1], f"{context.name}-g")
-    await shop.make_group(client)
+    shared = SharedState(context, source, keys[0], target, keys[1], f"{context.name}-g")
+    await shared.make_group(client)
     inputs = NumberedProducer(context, f"{context.name}.in", source, keys[0], SOURCES)
-    seats = [Seat(shop, number) for number in range(SEATS)]
+    slots = [ProgramSlot(shared, number) for number in range(SLOTS)]
     await asyncio.gather(
         lone(context, inputs, client, 0.02, 0.25),
-        follow_cursors(context, client, shop.place),
-        _move_back(shop),
-        *(seat.run() for seat in seats),
+        follow_cursors(context, client, shared.place),
+        _move_back(shared),
+        *(slot.run() for slot in slots),
     )
-    await _catch_up(shop, client, seats)
-    await look_for_unfinished(context, client, [seat.transactional_id for seat in seats])
+    await _catch_up(shared, client, slots)
+    await look_for_unfinished(context, client, [slot.transactional_id for slot in slots])
     for topic, key in zip((source, target), keys, strict=True):
         await drain(context, client, topic, key, "leader")
 
 
 @dataclass(frozen=True, slots=True)
-class Shop:
-    """What all programs have in common."""
+class SharedState:
+    """The state that all programs share."""
 
     context: Context
     source: str  # name of the topic that they read
@@ -94,20 +94,20 @@ class Shop:
 
 
 @dataclass(slots=True)
-class Seat:
+class ProgramSlot:
     """A transactional id, and the programs that use it one after another."""
 
-    shop: Shop
+    shared: SharedState
     number: int
     _lives: int = 0
 
     @property
     def transactional_id(self) -> str:
-        return f"{self.shop.context.name}-{self.number}"
+        return f"{self.shared.context.name}-{self.number}"
 
     async def run(self) -> None:
         """Start one program after another until the workload stops."""
-        context = self.shop.context
+        context = self.shared.context
         watch_coordinator(context, self.transactional_id)
         while not context.stop.is_set():
             program = self._next_program()
@@ -128,24 +128,24 @@ class Seat:
 
     def _next_program(self) -> Program:
         self._lives += 1
-        shop, process = self.shop, f"{self.transactional_id}/{self._lives}"
-        client = shop.context.client(request_timeout_ms=CALL_S * 1000)
+        shared, process = self.shared, f"{self.transactional_id}/{self._lives}"
+        client = shared.context.client(request_timeout_ms=CALL_S * 1000)
         consumer = client.consumer(
-            shop.source,
-            group=shop.group,
+            shared.source,
+            group=shared.group,
             instance_id=f"seat-{self.number}" if self.number < STATIC else None,
-            **callbacks(shop.context, process, shop.place),
+            **callbacks(shared.context, process, shared.place),
             **CONSUMER,
         )
-        outputs = NumberedProducer(shop.context, process, shop.target, shop.target_key, TARGETS)
-        return Program(shop, self.transactional_id, client, consumer, outputs)
+        outputs = NumberedProducer(shared.context, process, shared.target, shared.target_key, TARGETS)
+        return Program(shared, self.transactional_id, client, consumer, outputs)
 
 
 @dataclass(slots=True)
 class Program:
     """One life of a program: a member of the group, until it is fenced or ends."""
 
-    shop: Shop
+    shared: SharedState
     transactional_id: str
     client: AsyncClient
     consumer: Any
@@ -154,7 +154,7 @@ class Program:
 
     async def turn(self, ending: str) -> bool:
         """Read some records, and write their outputs, in one transaction. Return whether the program goes on."""
-        context = self.shop.context
+        context = self.shared.context
         transaction = RecordedTransaction.of(
             context, self.client, self.outputs.process, self.transactional_id,
             transaction_timeout_ms=TIMEOUTS_MS[-1] if ending == "hanging" else context.rng.choice(TIMEOUTS_MS),
@@ -173,15 +173,15 @@ class Program:
 
     async def _read(self, transaction: RecordedTransaction) -> Sequence[Any] | None:
         """Read some records, whose offsets the transaction commits. None: the consumer has ended."""
-        context, shop, process = self.shop.context, self.shop, self.outputs.process
+        context, shared, process = self.shared.context, self.shared, self.outputs.process
         try:
             await transaction.inner.commit_offsets(self.consumer)
             found: list[Any] = await self.consumer.poll(timeout=POLL_S, max_records=context.rng.randint(1, 10))
         except TinymqError as error:
-            fail(begin(context, process, "read", **shop.place), error)
+            fail(begin(context, process, "read", **shared.place), error)
             await transaction.roll_back()
             return None
-        begin(context, process, "handed_out", **shop.place).ok([[each.partition, each.offset] for each in found])
+        begin(context, process, "handed_out", **shared.place).ok([[each.partition, each.offset] for each in found])
         return found
 
     async def _process(self, transaction: RecordedTransaction, found: Sequence[Any], ending: str) -> None:
@@ -189,18 +189,18 @@ class Program:
         names = self.outputs.records(len(found))
         parts: dict[int, list[str]] = {}
         for name in names:
-            parts.setdefault(self.shop.context.rng.randrange(TARGETS), []).append(name)
+            parts.setdefault(self.shared.context.rng.randrange(TARGETS), []).append(name)
         inputs = {name: [each.partition, each.offset] for name, each in zip(names, found, strict=True)}
         call = begin(
-            self.shop.context, self.outputs.process, "transact", TRANSACTION_S,
+            self.shared.context, self.outputs.process, "transact", TRANSACTION_S,
             topic=self.outputs.key, transactional_id=self.transactional_id, parts=sorted(map(list, parts.items())),
-            records=names, idempotent=True, source=self.shop.source_key, group=self.shop.group, inputs=inputs,
+            records=names, idempotent=True, source=self.shared.source_key, group=self.shared.group, inputs=inputs,
         )  # fmt: skip
         with recorded(call):
             await self._finish(transaction, call, ending)
 
     async def _finish(self, transaction: RecordedTransaction, call: Call, ending: str) -> None:
-        clock, rng = self.shop.context.clock, self.shop.context.rng
+        clock, rng = self.shared.context.clock, self.shared.context.rng
         refused = await transaction.send(self.outputs, call.args["parts"])
         if refused:
             call.failed(refused)
@@ -222,14 +222,15 @@ class Program:
                 await transaction.commit(call, "decided" if ending == "decided" else "visible")
 
     async def end(self) -> None:
-        """End the consumer, if it goes on: a static member says nothing to its group, others leave, or are missed."""
+        """End the consumer, unless it has ended: it leaves its group, or is found silent; a static member never tells
+        its group."""
         if not self._over:
             self._over.append(asyncio.create_task(self._close()))
         await asyncio.gather(*self._over)
 
     async def _close(self, after_s: float = 0.0) -> None:
-        way = self.shop.context.rng.random()
-        await self.shop.context.clock.sleep(after_s)
+        way = self.shared.context.rng.random()
+        await self.shared.context.clock.sleep(after_s)
         with contextlib.suppress(TinymqError):
             if way < 0.5:
                 await self.consumer.close()
@@ -251,24 +252,24 @@ async def _end(consumer: ConsumerCore) -> None:
         await consumer._membership.leave(stay=True)
 
 
-async def _move_back(shop: Shop) -> None:
+async def _move_back(shared: SharedState) -> None:
     """Move the group back in one partition, now and then."""
-    context = shop.context
+    context = shared.context
     client = context.client(request_timeout_ms=CALL_S * 1000)
     while True:
         await pause(context, 1.0, 6.0)
         if context.stop.is_set():
             return
-        await seek(context, client, f"{context.name} moves back", shop.source, shop.place, SOUGHT)
+        await seek(context, client, f"{context.name} moves back", shared.source, shared.place, SOUGHT)
 
 
-async def _catch_up(shop: Shop, client: AsyncClient, seats: Sequence[Seat]) -> None:
+async def _catch_up(shared: SharedState, client: AsyncClient, slots: Sequence[ProgramSlot]) -> None:
     """Let programs process everything: all faults are over."""
-    context, process, done = shop.context, f"{shop.context.name} end", asyncio.Event()
-    working = [asyncio.create_task(seat.work_until(done)) for seat in seats]
-    with recording(context, process, "caught_up", LAST_S + CALL_S, **shop.place) as call:
+    context, process, done = shared.context, f"{shared.context.name} end", asyncio.Event()
+    working = [asyncio.create_task(slot.work_until(done)) for slot in slots]
+    with recording(context, process, "caught_up", LAST_S + CALL_S, **shared.place) as call:
         until_s = context.clock.monotonic() + LAST_S
-        while not await look_at_cursors(context, client, process, shop.place):
+        while not await look_at_cursors(context, client, process, shared.place):
             if context.clock.monotonic() > until_s:
                 call.failed("DeadlineExceeded")
                 break
