@@ -1,10 +1,10 @@
-"""The record of who did what, from where, on what, and whether it was allowed: JSON lines, without any secret.
+"""The audit log: who did what on which resource, from where, and whether it was allowed. JSON lines without secrets.
 
     {"time":"2026-11-27T18:02:11.123Z","who":"alice","proof":"token","from":"10.0.0.7","client":"etl-17",
      "call":"Broker.Produce","operation":"write","resource":"topic:orders","allowed":true}
 
-Denials and changes are always recorded; equal denials within REPEAT_S make one further line with their `count`. What a
-caller reads and writes is recorded once for each stream and topic, and for single calls once in READ_S. Lines are
+Denials and changes are always recorded; equal denials within REPEAT_S make one further line with their `count`. A
+caller's reads and writes are recorded once for each stream and topic; those of single calls, once in READ_S. Lines are
 collected here in memory, up to LINES_MAX, and a `sink` writes them; lines beyond are counted, and the next line tells.
 """
 

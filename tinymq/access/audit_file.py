@@ -22,7 +22,7 @@ from tinymq.log.files.runner import Runner
 
 FILE_BYTES_MAX = 16 << 20
 FILES_MAX = 8
-GATHER_S = 0.1  # lines of so long are written together
+GATHER_S = 0.1  # lines of this time are written together
 
 logger = structlog.get_logger("tinymq.access")
 

@@ -1,4 +1,4 @@
-"""Who makes a call: what a connection shows, and what was made of it. Values; the gate decides (gate.py)."""
+"""The caller of an RPC: the credentials of its connection, and the principal behind them. Values; gate.py decides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ QUOTA_PREFIX = "user:"  # before a user's name, where the others are those that 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What one connection or call shows of its caller, and where it comes from."""
+    """The credentials that a connection or call presents, and its address."""
 
     host: str
     client: str = ""  # as the client names itself: for the audit log, never for a decision
@@ -23,7 +23,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call, and from where."""
+    """The principal that makes a call, and its address."""
 
     principal: Principal
     host: str

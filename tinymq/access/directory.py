@@ -1,4 +1,4 @@
-"""Who is known to the cluster, as of one version of the registry's records. Immutable; no I/O."""
+"""The users, tokens and roles of the cluster, as of one version of the registry's records. Immutable; no I/O."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Directory:
         return own + [(grant, role.name) for role in roles for grant in role.grants]
 
     def rights_of(self, principal: Principal) -> Rights:
-        """What a caller may do."""
+        """The rights of a caller."""
         key = principal.name, principal.roles
         rights = self._rights.get(key)
         if rights is None:
@@ -65,8 +65,8 @@ class Directory:
         return rights
 
     def quota_of(self, name: str) -> Quota:
-        """What a user may use: its own bounds, and those of every user for the others. Administrators have their own
-        bounds only, so that no bound for all keeps them from lifting it."""
+        """The quota of a user: its own bounds, and the bounds of every user where it has none. Administrators have
+        their own bounds only, so that a bound for every user cannot keep them from lifting it."""
         known = self._quotas.get(name)
         if known is not None:
             return known

@@ -301,7 +301,7 @@ class Gate:
         return self.directory.quota_of(user) if self.on and user and user != name else NONE
 
     def quota_of(self, principal: Principal) -> Quota:
-        """What a caller may use; no bound while callers are not checked."""
+        """The quota of a caller; without bounds while callers are not checked."""
         return self.directory.quota_of(principal.name) if self.on and principal.name else NONE
 
     def guards(self, name: str, kind: str = "") -> list[StreamGuard]:

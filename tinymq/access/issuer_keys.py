@@ -66,7 +66,7 @@ class IssuerKeys:
         return True
 
     async def run(self) -> None:
-        """Fetch the keys, again and again, for good."""
+        """Fetch the keys again and again, until cancelled."""
         pause_s = REFRESH_S if self._config.remote else REFRESH_FILE_S
         while True:
             await self._refresh()
@@ -110,7 +110,7 @@ def read_keys(data: bytes, algorithm: str) -> dict[str, Any]:
     for each in document["keys"]:
         if not isinstance(each, Mapping) or each.get("kty") != _KIND[algorithm[:2]] or each.get("use", "sig") != "sig":
             continue
-        if each.get("alg", algorithm) != algorithm or "d" in each:  # a private key is nothing to publish
+        if each.get("alg", algorithm) != algorithm or "d" in each:  # an issuer must not publish a private key
             continue
         try:
             keys[str(each.get("kid", ""))] = jwt.PyJWK(dict(each), algorithm)

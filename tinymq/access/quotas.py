@@ -1,4 +1,5 @@
-"""Quotas, and what counts to them, as the registry stores them: values, their bytes, and what counts. Pure."""
+"""Quotas, and the things that count towards them, as the registry stores them: values, their bytes, and the rules.
+Pure."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def parse_made(record: MetadataRecord | None) -> list[Thing]:
 def with_thing(
     things: Iterable[Thing], new: Thing, quota: Quota, exists: Exists, now_us: int, user: str
 ) -> list[Thing]:
-    """What counts for a user together with one more thing, or with more partitions of it. Raises QuotaExceeded."""
+    """The things that count for a user, with a new one added, or one that has more partitions. Raises QuotaExceeded."""
     counted: dict[tuple[str, str], int] = {}
     kept = []
     for thing in things:

@@ -36,7 +36,8 @@ class Lifetime:
 
 
 def lifetime_of(age_s_max: float, proof_left_s: float, spread: float) -> Lifetime:
-    """The life of a stream over a connection of an age, by a proof that ends after a while. `spread`: 0 to 1."""
+    """How long a stream may live, by the age bound of its connection and the time until its proof ends. `spread`: 0 to
+    1."""
     if math.isinf(age_s_max):
         notice_s = end_s = math.inf
     else:

@@ -42,7 +42,7 @@ class Clause(Enum):
 
 
 class Absent(Enum):
-    """What a missing field of a stored message means."""
+    """The meaning of a missing field of a stored message."""
 
     NOT_POSSIBLE = 0  # the first release stored the field already: 0 is the number 0, and "" is no choice
 

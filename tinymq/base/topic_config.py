@@ -35,14 +35,14 @@ class Storage(Enum):
 
 
 class OnFull(Enum):
-    """What happens to a write that a full partition has no room for."""
+    """The fate of a write for which a full partition has no room."""
 
     REJECT = "reject"  # QuotaExceeded
     DROP_OLDEST = "drop_oldest"  # the log start moves
 
 
 class Retention(Enum):
-    """What makes a record removable."""
+    """The condition under which a record is removable."""
 
     TIME = "time"  # its age, or the bytes that are newer: `retention_ms` and `retention_bytes`
     ACKNOWLEDGED = "acknowledged"  # every cursor of the partition is behind it, and there is at least one

@@ -49,7 +49,7 @@ def letter_of(dead: DeadRecord) -> DeadLetter:
 
 
 def memory_of(leader: GroupLeader, offset: int, now_s: float) -> RecordMemory:
-    """What a leader has in memory of a record."""
+    """The state of a record in a leader's memory."""
     lease, failed = leader.leases.leases.get(offset), leader.failures.get(offset)
     at = leader.attachments.get(lease.session) if lease is not None else None
     worker = at.worker if at is not None else lease.session.hex()[:8] if lease is not None else ""

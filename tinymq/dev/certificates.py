@@ -4,8 +4,8 @@
     certificates/broker-1/  ca.crt, tls.crt, tls.key
     certificates/alice/     ca.crt, tls.crt, tls.key
 
-For clusters without an authority. Certificates of another one work as well, if they have the same names in them
-(tinymq/net/tls_names.py).
+For clusters without an authority of their own. Certificates of any other authority work as well, if they have the same
+names in them (tinymq/net/tls_names.py).
 """
 
 from __future__ import annotations

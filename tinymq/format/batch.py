@@ -11,7 +11,7 @@
         24    8 first_sequence   i64  of the first record; -1 when plain
         32    … message               encapsulated RecordBatch message of SCHEMA, without a schema message
 
-Brokers and readers trust bytes from outside only after `check_batch` or `decode_batch`. Whatever the bytes are, these
+Brokers and readers trust bytes from outside only after `check_batch` or `decode_batch`. For any bytes, these functions
 raise InvalidBatch or BatchTooLarge and nothing else, and they unpack nothing before they know that the unpacked size is
 within the limits (tinymq/format/ipc.py reads it from the metadata).
 """

@@ -49,7 +49,7 @@ assert _STAGED.size == STAGED_HEAD_SIZE
 
 @value
 class StagedHead:
-    """What a STAGED entry says of its batch: the fields in the order of the drawing, with its units."""
+    """The header of a batch in a STAGED entry: the fields in the order of the drawing, with its units."""
 
     schedule_id: int
     deliver_at_us: int

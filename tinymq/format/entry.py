@@ -73,7 +73,7 @@ def crc32c_of(part: memoryview) -> int:
 
 @value
 class NewEntry:
-    """What a proposer gives for an entry. The leader adds where the entry lies and when it was appended."""
+    """The fields of an entry that a proposer sets. The leader adds where the entry lies and when it was appended."""
 
     kind: int
     payload: bytes

@@ -89,7 +89,7 @@ class TransactionName(NamedTuple):
 
 @value
 class TransactionalHead:
-    """What a STAGED entry of version 2 says of its batch: the fields in the order of the drawing, with its units."""
+    """The header of a batch in a STAGED entry of version 2: the fields in the order of the drawing, with its units."""
 
     producer_id: int
     number: int

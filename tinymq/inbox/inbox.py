@@ -47,7 +47,7 @@ class InboxTables:
             "handled_us": time.time_ns() // 1000,
         }
         statement = _insert(dialect, self.records).values(values).on_conflict_do_nothing()
-        return statement.returning(self.records.c.partition)  # drivers do not count what an INSERT has left out
+        return statement.returning(self.records.c.partition)  # drivers do not tell how many rows an INSERT skipped
 
     def _advance(self, dialect: str, message: Message | Job) -> Any:
         values = {

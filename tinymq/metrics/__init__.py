@@ -1,1 +1,1 @@
-"""What a broker shows of itself over HTTP: metrics for Prometheus, its state as JSON. Changes nothing."""
+"""A broker's HTTP pages: metrics for Prometheus, and its state as JSON. Changes nothing."""

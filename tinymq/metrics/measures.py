@@ -37,7 +37,7 @@ class Tally:
 
 @dataclass(slots=True)
 class GroupTally:
-    """What this broker has done for one consumer group since its start."""
+    """The counters of one consumer group on this broker, since its start."""
 
     redelivered: int = 0
     expired: int = 0
@@ -243,7 +243,7 @@ def _decided(registry: CollectorRegistry) -> Counter:
 
 
 def _half_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
-    """Of decisions, and of checks that were answered without one."""
+    """Return the counters of decisions, and of checks that were answered without an outcome."""
     documentation = "Half messages that a coordinator here committed, or rolled back, by how it came to that."
     decided = Counter("tinymq_half_messages_decided", documentation, ("how",), registry=registry)
     for how in HALF_DECIDED:

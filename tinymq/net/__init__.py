@@ -1,4 +1,4 @@
 """Frames over TCP, connection limits, and the bounds of what a port receives.
 
-It knows frames, not their meaning. What a message says belongs to `raft/net`, `rpc` and `client/net`.
+It knows frames, not their meaning. The content of messages belongs to `raft/net`, `rpc` and `client/net`.
 """

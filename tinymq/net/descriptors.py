@@ -94,7 +94,7 @@ class Reserve:
 
     def use(self, call: Callable[[], T]) -> T:
         """Make `call`, which needs a descriptor, and return its result. If the process has no descriptor left, `call`
-        gets one of the reserve. Raises what `call` raises, which is OSError once the reserve is used up, too."""
+        gets one of the reserve. Raises the errors of `call`; when the reserve is used up, that is OSError again."""
         while True:
             try:
                 result = call()

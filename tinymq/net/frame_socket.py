@@ -13,7 +13,7 @@ from tinymq.net.framing import Chunk, Frame, FrameReader, pack_frame
 
 
 class FrameSocket:
-    """A connection that is made. After a call has raised, the connection is useless: close it."""
+    """An established connection. After a call has raised, the connection is useless: close it."""
 
     def __init__(self, sock: socket.socket, reader: FrameReader) -> None:
         """`reader` has the bytes received so far, and the bounds of further frames."""
@@ -22,7 +22,7 @@ class FrameSocket:
 
     @property
     def quiet(self) -> bool:
-        """Has no unexpected byte arrived? The end of the connection counts as something."""
+        """Has no unexpected byte arrived? False also after the end of the connection."""
         if self._reader.cut_short() is not None or (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()):
             return False
         try:

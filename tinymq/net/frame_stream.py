@@ -224,9 +224,9 @@ class FrameStream(asyncio.BufferedProtocol):
         _wake(self._arrived)
 
     def eof_received(self) -> bool | None:
-        # A peer that ends its side reads no more, either. asyncio closes the connection, but first it would wait, for
-        # good, until the peer has taken what is unsent. With TLS it does not say how much that is: what is encrypted
-        # already does not count.
+        # A peer that ends its side reads no more, either. asyncio would close the connection only after the peer has
+        # taken all unsent bytes, which may never happen. With TLS it does not report how many those are: bytes that are
+        # encrypted already do not count.
         if self._transport is not None and (self.encrypted or self._transport.get_write_buffer_size()):
             self._transport.abort()
         return None
@@ -354,7 +354,8 @@ async def _send_with_more(loop: asyncio.AbstractEventLoop, sock: socket.socket, 
 
 
 async def _pieces(body: FilePart) -> AsyncIterator[bytes]:
-    """Read the parts of a file in pieces, which are in the system's memory. Raises OSError, what `load` does."""
+    """Read the parts of a file in pieces, which are in the system's memory. Raises OSError, and the errors of
+    `load`."""
     loop = asyncio.get_running_loop()
     loaded_s = body.loaded_s
     for between, position, left in body.pieces:

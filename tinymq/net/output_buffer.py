@@ -43,7 +43,7 @@ class OutputBuffer:
 
     @property
     def full(self) -> bool:
-        """Is a flush of no use, until `resume`?"""
+        """Would a flush do nothing until `resume` is called?"""
         return self._full
 
     def open(self, transport: asyncio.Transport) -> None:

@@ -44,8 +44,8 @@ def explain(host: str, port: int, files: Loaded, server_name: str = "", timeout_
 
 
 def _said_afterwards(tls: ssl.SSLSocket, certificate: bytes) -> str:
-    """A server of TLS 1.3 refuses a client's certificate after the client has finished its handshake. Many only end the
-    connection then, and what is wrong is seen in the certificate, if at all."""
+    """A server of TLS 1.3 refuses a client's certificate after the client has finished its handshake. Many ends only
+    close the connection then. In that case only the certificate itself may show the fault."""
     try:
         tls.settimeout(REFUSED_S)
         if tls.recv(1):

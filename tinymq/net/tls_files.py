@@ -58,7 +58,7 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was made of one version of the files."""
+    """The TLS contexts of one version of the files."""
 
     pem: Pem = field(repr=False)
     _serves: ssl.SSLContext | None
@@ -89,7 +89,7 @@ class TlsFiles:
         self._report = report
         self._lock = threading.Lock()  # gRPC asks in threads of its own: an older reading must not replace a newer one
         self._seen = self._look()
-        self._failed_s: float | None = None  # when `_seen` could not be used; None: `_loaded` is what it says
+        self._failed_s: float | None = None  # when `_seen` could not be used; None: `_loaded` was made of it
         self._loaded = load(paths)
 
     @property

@@ -1,7 +1,7 @@
 """The relay: sends the rows of an outbox in transactions of the log, each row exactly once.
 
 After any error, and after its own crash, it begins in the same way: take the transactional id, ask what became of the
-newest transaction, and remove or unmark the rows that are marked. docs/outbox.md tells the protocol.
+newest transaction, and remove or unmark the rows that are marked. docs/outbox.md describes the protocol.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of the rows that a relay has marked. Pure: tests/outbox/test_relay_model.py searches these rules.
+"""The fate of the rows that a relay has marked. Pure: tests/outbox/test_relay_model.py searches these rules.
 
 A relay marks rows with the id of a transaction, in the database, before it commits that transaction. It begins no
 transaction before the rows of the one before are removed, or unmarked. So after a crash, the newest decision of the
@@ -30,7 +30,7 @@ class Decision(NamedTuple):
 
 
 class RowFate(Enum):
-    """What became of a marked row."""
+    """The fate of a marked row."""
 
     SENT = "its transaction is committed"
     UNSENT = "its transaction is rolled back"

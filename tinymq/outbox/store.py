@@ -1,4 +1,4 @@
-"""What a relay reads and writes in the database. Each method is one database transaction.
+"""The statements by which a relay reads and writes the database. Each method is one database transaction.
 
 Every change first updates the single row of the relay's table where it names this relay. So a relay that another has
 replaced changes nothing, and the changes of two relays wait for one another.

@@ -20,7 +20,7 @@ SETTINGS = {
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """Wrap the first `import grpc` of a process. What the user has set counts."""
+    """Wrap the first `import grpc` of a process. A setting of the user takes precedence."""
     added = {name: text for name, text in SETTINGS.items() if name not in os.environ}
     os.environ.update(added)
     try:

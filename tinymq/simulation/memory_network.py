@@ -177,7 +177,7 @@ class MemoryNetwork:
         """Switch a machine off: no peer is told, and nothing at its address answers or refuses, until a transport
         listens there again.
 
-        What is on the wire arrives. What a cut holds, or a lost packet delays, was in the machine's memory.
+        Bytes on the wire arrive. Bytes that a cut holds, or a lost packet delays, were in the machine's memory.
         """
         for transport in [t for t in self._listening.values() if t.number == number]:
             del self._listening[transport.address]

@@ -77,7 +77,7 @@ class Cluster:
         unformed. With `metrics`, each serves its metrics (see `metrics_address`). `racks` maps broker ids to racks.
         With `auto_create_topics`, the first use makes a topic. With `links`, brokers 1 to `nodes` reach one another
         through relays, so that `partition` and `slow` work. `security` is that of every broker (off, accept, required);
-        `security_of` has another one for a broker's next start. `client` uses `certificates`.
+        `security_of` overrides it for a broker's next start. `client` uses `certificates`.
         """
         assert nodes in (1, 3, 5), "the metadata group has 1, 3 or 5 voters"
         self.nodes = nodes  # the number of voters: brokers 1 to `nodes` replicate the metadata

@@ -1,11 +1,11 @@
-"""What callers may do: grants, and the rights that they add up to. Pure values, shared by brokers, clients and the CLI.
+"""Grants, and the rights of a caller that they add up to. Pure values, shared by brokers, clients and the CLI.
 
 A grant names one operation on one resource, or on all resources of a kind whose names have a prefix:
 
     read topic:orders    write topic:orders.*    describe group:*    write transactional_id:billing    admin cluster
 
-What is not granted is denied. `admin` on the cluster allows everything. Internal topics, which have the cluster's own
-records, may be described by every user, and everything else on them needs `admin` on the cluster.
+Everything that is not granted is denied. `admin` on the cluster allows everything. Internal topics, which have the
+cluster's own records, may be described by every user, and everything else on them needs `admin` on the cluster.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def parse_grant(operation: str, resource: str) -> Grant:
 
 
 class Rights:
-    """What a set of grants allows. Immutable."""
+    """The rights that a set of grants adds up to. Immutable."""
 
     __slots__ = ("_exact", "_prefixes", "administers")
 

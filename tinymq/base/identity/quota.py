@@ -1,4 +1,4 @@
-"""What one user may use of a cluster, as a value that brokers, clients and the command line share. Pure."""
+"""The bounds on one user's use of a cluster, as a value that brokers, clients and the command line share. Pure."""
 
 from __future__ import annotations
 

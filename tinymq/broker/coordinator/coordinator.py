@@ -65,7 +65,7 @@ class Coordinator:
         await self._led.stop()
 
     def on_role(self, replica: CoordinatorReplica) -> None:
-        """A replica began to lead, or stopped."""
+        """Note that a replica began to lead, or stopped."""
         if replica.leading:
             self._since[replica.name] = self._clock.monotonic()
         for name in replica.groups:

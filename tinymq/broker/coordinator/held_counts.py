@@ -1,4 +1,4 @@
-"""What the partitions of an open transaction hold: asked of their leaders before the coordinator decides."""
+"""How much of an open transaction its partitions hold: the coordinator asks their leaders before it decides."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class HeldCounts:
         """How many batches each partition holds, of all writers or of some sets. Deleted partitions are missing, and
         hold nothing.
 
-        `places_now` returns the partitions of the transaction, and None once it is not open: then the result is empty,
-        and the command tells why. Raises DeadlineExceeded, NotLeader.
+        `places_now` returns the partitions of the transaction, and None once it is no longer open. The result is then
+        empty, and the command that follows raises the reason. Raises DeadlineExceeded, NotLeader.
         """
         until_s = self._clock.monotonic() + decide_s
         held: dict[PartitionId, int] = {}

@@ -44,7 +44,8 @@ class LedPartition(Protocol):
         ...
 
     async def end(self, transaction: TransactionId, *, publish: bool, sets: Collection[int] | None = None) -> None:
-        """Return once the end is applied, or certain that nothing of the transaction is here. Raises OutcomeUnknown."""
+        """Return once the end is applied, or once it is certain that nothing of the transaction is here. Raises
+        OutcomeUnknown."""
         ...
 
     async def staged_batch(self, transaction: TransactionId) -> bytes:
@@ -140,7 +141,7 @@ class PeerTransactionCalls:
     # ---- a leader's call
 
     async def standings(self, coordinator: GroupId, questions: Sequence[StandingQuestion]) -> list[Standing]:
-        """What became of transactions, by the coordinator that leads this partition of `__coordinator`.
+        """Ask the coordinator that leads this partition of `__coordinator` for the outcome of transactions.
 
         Raises NotLeader (nobody is known to lead it), NotReady, Unavailable, DeadlineExceeded, OutcomeUnknown.
         """

@@ -16,7 +16,8 @@ from tinymq.broker.coordinator.assignors import Assign
 from tinymq.broker.members.group_members import COUNTER_BITS, Member, Members, MembersDelta, Owned
 
 REPLACED_MAX = 4  # remembered earlier sessions of one instance id
-CLAIMED_MAX = 1 << (COUNTER_BITS - 1)  # bounds a counter that a member names; the coordinator's own may go twice as far
+# the bound of a counter in a member's message; the coordinator's own counters have twice the range
+CLAIMED_MAX = 1 << (COUNTER_BITS - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ logger = structlog.get_logger("tinymq.broker")
 
 
 class SinkJob(NamedTuple):
-    """What a task or a driver writes."""
+    """The version that a task or a driver writes."""
 
     application: str
     version: int
@@ -110,7 +110,7 @@ class SinkCoordinator:
         self._changes.wake(name)
 
     def on_role(self) -> None:
-        """A replica here began to lead, or stopped."""
+        """Note that a replica here began to lead, or stopped."""
         self._changes.wake_all()
 
     # ---- what tasks and drivers ask -----------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class SinkCoordinator:
         self, job: SinkJob, transaction: TransactionId | None, sets: Collection[int], expected: Counts, decide_s: float
     ) -> None:
         """Commit a version with these sets of one run. Returns when the decision is replicated; from then on it is
-        irrevocable. A version that is committed already changes nothing.
+        irrevocable. If the version is committed already, the call changes nothing.
 
         `transaction`: None if no task had a row. `expected`: how many batches the sets have, by partition. Raises
         TransactionAborted, also if a partition has lost a batch; DeadlineExceeded if the leaders of partitions have not
@@ -169,7 +169,7 @@ class SinkCoordinator:
                 return None if found is None else found.unconfirmed
 
             held = dict(await self._held.ask(replica, transaction, places_now, decide_s, numbers))
-        # What the leaders counted stays true while the command is on its way: only a decision ends what is staged.
+        # The leaders' counts stay true while the command is on its way: only a decision ends staged batches.
         command = CommitSets(
             version=job.version,
             query=job.query,
@@ -195,8 +195,8 @@ class SinkCoordinator:
         await replica.decide_sink(name, DiscardSets(transaction.producer_id))
 
     async def wait_over(self, name: str, version: int, timeout_s: float) -> bool:
-        """Wait until all partitions show what was committed up to this version. False: not in time, or this broker does
-        not lead any more."""
+        """Wait until all partitions show what was committed up to this version. False: the time is up, or this broker
+        no longer leads."""
         until_s = self._clock.monotonic() + timeout_s
         try:
             while waiting := _unfinished(self._find(name), name, version):
@@ -229,7 +229,7 @@ class SinkCoordinator:
 
     async def _fresh_producer_id(self, replica: CoordinatorReplica) -> int:
         fresh = await self._producer_ids.take()
-        for _ in range(BLOCK):  # after a loss: ids of a block from before it were perhaps used
+        for _ in range(BLOCK):  # after a loss, skip the ids of a block taken before it: they may have been used
             if fresh >= replica.transactional_ids.loss.fresh_producer_id:
                 break
             fresh = await self._producer_ids.take()

@@ -73,7 +73,7 @@ class StandingQuestions:
         finally:
             del self._sending[coordinator]
             for _, answer in (*asked, *self._waiting.pop(coordinator, ())):
-                answer.cancel()  # nothing, unless the broker stops: all are answered
+                answer.cancel()  # this changes only questions without an answer, which exist only when the broker stops
 
     async def _request(self, group: GroupId, asked: Waiting) -> None:
         try:

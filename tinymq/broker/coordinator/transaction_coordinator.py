@@ -114,7 +114,7 @@ class TransactionCoordinator:
         self._changes.wake(name)
 
     def on_role(self, replica: CoordinatorReplica) -> None:
-        """A replica began to lead, or stopped."""
+        """Note that a replica began to lead, or stopped."""
         self._changes.wake_all()
         self.sinks.on_role()
 
@@ -128,7 +128,7 @@ class TransactionCoordinator:
         """
         replica = self.find(check_transactional_id(name))
         fresh_producer_id = await self._producer_ids.take()
-        for _ in range(BLOCK):  # after a loss: ids of a block from before it were perhaps used
+        for _ in range(BLOCK):  # after a loss, skip the ids of a block taken before it: they may have been used
             if fresh_producer_id >= replica.transactional_ids.loss.fresh_producer_id:
                 break
             fresh_producer_id = await self._producer_ids.take()
@@ -137,7 +137,7 @@ class TransactionCoordinator:
         return RegisteredOwner(state.producer_id, state.epoch)
 
     async def begin(self, name: str, owner: RegisteredOwner, timeout_us: int) -> TransactionId:
-        """Begin a transaction. One of the owner that is still open is aborted.
+        """Begin a transaction. An open transaction of the same owner is aborted.
 
         `timeout_us` after its beginning it is aborted if it is not decided by then. Raises InvalidRequest, Fenced,
         NotLeader, NotReady, QuotaExceeded (decided transactions wait for their partitions), and OutcomeUnknown: begin
@@ -152,8 +152,8 @@ class TransactionCoordinator:
     async def add(self, name: str, transaction: TransactionId, places: Collection[PartitionId]) -> None:
         """Add partitions to a transaction, before a batch is staged in them. It may be called again.
 
-        Raises UnknownPartition; InvalidRequest for a topic that acknowledges what a power cut takes, and for too many
-        partitions; Fenced, TransactionAborted, NotLeader, NotReady, QuotaExceeded, OutcomeUnknown.
+        Raises UnknownPartition; InvalidRequest for a topic that acknowledges records before they are synced, and for
+        too many partitions; Fenced, TransactionAborted, NotLeader, NotReady, QuotaExceeded, OutcomeUnknown.
         """
         await self._topics.check(places)
         replica = self.find(name)
@@ -199,7 +199,7 @@ class TransactionCoordinator:
             return
 
     async def abort_open(self, name: str) -> None:
-        """Roll the open transaction of a transactional id back, if it has one, of any owner.
+        """Roll back the open transaction of a transactional id, if it has one, whoever owns the id.
 
         Raises NotFound, NotLeader, NotReady, DeadlineExceeded, OutcomeUnknown.
         """
@@ -227,13 +227,13 @@ class TransactionCoordinator:
         logger.warning("transaction_resolved_by_operator", transaction=name, coordinator=number, publish=publish)
 
     async def wait_over(self, name: str, transaction: TransactionId, timeout_s: float) -> bool:
-        """Wait until all partitions have applied the decision on a transaction. False: they have not, in time, or
-        this broker does not lead any more."""
+        """Wait until all partitions have applied the decision on a transaction. False: the time is up, or this broker
+        no longer leads."""
         until_s = self._clock.monotonic() + timeout_s
         try:
             while found := rules.find(self.find(name).transactional_ids.states[name], transaction):
                 if self._ends.have_applied(transaction, found.unconfirmed):
-                    return True  # without the sync that notes it
+                    return True  # the sync that notes the confirmations may still be on its way
                 await self._changes.wait(name, until_s - self._clock.monotonic())
         except KeyError:
             return True  # the id has expired since: its transactions are over
@@ -244,8 +244,8 @@ class TransactionCoordinator:
     # ---- what partitions ask ------------------------------------------------------------------------------------
 
     async def standing(self, number: int, questions: Sequence[StandingQuestion]) -> list[Standing]:
-        """Answer partitions that ask about transactions of the coordinator's partition `number`. What they want ended,
-        and is open, is rolled back first.
+        """Answer partitions that ask about transactions of the coordinator's partition `number`. Open transactions that
+        a question wants ended are rolled back first.
 
         Raises NotLeader, NotReady, DeadlineExceeded (no majority confirmed that this broker leads), OutcomeUnknown.
         """
@@ -295,7 +295,7 @@ class TransactionCoordinator:
         return self._replica(None, name)
 
     def at(self, number: int) -> CoordinatorReplica:
-        """The same of the partition `number` of `__coordinator`."""
+        """This broker's replica of the partition `number` of `__coordinator`. Raises NotLeader unless it leads."""
         return self._replica(number)
 
     def _replica(self, number: int | None, name: str = "") -> CoordinatorReplica:

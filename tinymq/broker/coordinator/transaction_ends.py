@@ -48,7 +48,7 @@ class PartitionLeaders(Protocol):
 
 
 class DecidedEnd(NamedTuple):
-    """What partitions have to be told of one transaction."""
+    """The decision on one transaction, and the partitions that have to be told of it."""
 
     transaction: TransactionId
     places: Sequence[PartitionId]
@@ -71,7 +71,7 @@ class Decisions(Protocol):
 
 
 class IdDecisions:
-    """The transactions of transactional ids."""
+    """The decisions on transactions of transactional ids."""
 
     def ends(self, replica: CoordinatorReplica, name: str) -> Iterable[DecidedEnd]:
         state = replica.transactional_ids.states.get(name)
@@ -96,7 +96,8 @@ class TransactionEnds:
         topics: TransactionTopics,
         on_ended: Callable[[str], None],
     ) -> None:
-        """`on_ended` gets the name of whose transaction it is, part of whose partitions have applied its end."""
+        """`on_ended` is called with the name of the transactional id or application when some partitions have applied
+        an end of its transaction."""
         self._decisions = decisions
         self._leaders = leaders
         self._topics = topics

@@ -32,7 +32,7 @@ class TransactionTopics:
                 raise InvalidRequest("a power cut could tear the transaction", hint=hint)
 
     async def deleted(self, partitions: Iterable[PartitionId]) -> frozenset[PartitionId]:
-        """Those of the partitions that were deleted. Empty if the registry's leader does not answer."""
+        """The deleted ones among these partitions. Empty if the registry's leader does not answer."""
         gone = frozenset(each for each in partitions if self._config_of(each) is None)
         if not gone:
             return gone

@@ -113,7 +113,7 @@ def strip(headers: Headers) -> list[tuple[str, bytes | None]]:
 
 
 def origin(headers: Headers) -> Origin:
-    """Where a dead letter comes from. Raises InvalidRequest for a record that is no dead letter."""
+    """Where a dead letter comes from. Raises InvalidRequest for a record that is not a dead letter."""
     found = by_name(headers)
     try:
         return Origin(

@@ -1,4 +1,4 @@
-"""What became of a record in each group: the answer to `tinymq why`, from replicated state and the leader's memory."""
+"""The history of a record in each group: the answer to `tinymq why`, from replicated state and the leader's memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GIVEN_UP, BURYING, BURIED, SETTLED = "given up", "burying", "buried", "settled"
 
 @dataclass(frozen=True, slots=True)
 class RecordMemory:
-    """What the leader of a queue group has in memory about a record."""
+    """The state of a record in the memory of a queue group's leader."""
 
     worker: str = ""  # the worker that holds the record; "": none does
     lease_left_ms: int = 0
@@ -37,7 +37,7 @@ class RecordMemory:
 
 @dataclass(frozen=True, slots=True)
 class GroupStory:
-    """What became of one record in one group."""
+    """The history of one record in one group."""
 
     group: str
     kind: str  # channel, stream, queue

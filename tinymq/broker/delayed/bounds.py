@@ -12,7 +12,7 @@ from tinymq.format.delayed import STAGED_HEAD_SIZE
 
 DELAY_US_MIN = 1_000_000
 DELAY_US_MAX = 30 * 24 * 3600 * 1_000_000
-RETRY_MS = 1000  # after a refusal because too many wait: the next due time may be days away
+RETRY_MS = 1000  # the pause that a refusal suggests when too many batches wait; the next due time may be days away
 
 
 @value

@@ -1,7 +1,7 @@
 """The due times of delayed batches, as their leader's timer needs them. Pure.
 
-A heap of all of them would take a hundred bytes each. So the heap has those of the next minute, and the next minute's
-come from the applied state, which is read through once for each.
+A heap takes a hundred bytes for each due time, so it has only those within one minute (WINDOW_US). When that minute is
+over, the leader reads the applied state through, and fills the heap with the next minute's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DueTimes:
         self._fill(now_us)
 
     def add(self, due_us: int, schedule_id: int) -> None:
-        """A batch is staged; or was taken out, and is not published yet."""
+        """Add a batch that is staged, or one that was taken out and could not be published."""
         if due_us < self._until_us:
             heappush(self._heap, (due_us, schedule_id))
         elif self._later_us is None or due_us < self._later_us:
@@ -47,7 +47,7 @@ class DueTimes:
         return taken
 
     def _fill(self, now_us: int) -> None:
-        """Put what is due within the window from now on into the heap, which is empty."""
+        """Fill the empty heap with the batches that are due within the next WINDOW_US."""
         self._until_us = now_us + WINDOW_US
         later = None
         for due_us, schedule_id in self._applied.due_times():

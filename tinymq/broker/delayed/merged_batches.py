@@ -29,7 +29,7 @@ class DueBatch(NamedTuple):
 
 
 class MergedBatch(NamedTuple):
-    """What one DATA entry publishes."""
+    """The delayed batches that one DATA entry publishes."""
 
     waiting: Sequence[DelayedBatch]  # in the order of their records
     batch: bytes

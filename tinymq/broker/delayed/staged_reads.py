@@ -62,7 +62,7 @@ async def read_entries(reader: EntryReader, wanted: Iterable[tuple[int, int]]) -
 
 
 def _bytes_of_run(left: Sequence[tuple[int, int]]) -> int:
-    """How much to read for the last entry of `left`, and for those that lie shortly behind it."""
+    """How many bytes to read for the last entry of `left` and the entries close behind it in the log."""
     size, before = 0, left[-1][0]
     for index, frame_bytes in reversed(left):
         if index > before + GAP_MAX or size >= READ_BYTES_MAX:

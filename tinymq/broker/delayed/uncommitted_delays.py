@@ -1,4 +1,4 @@
-"""What a leader may append about delayed batches: decided over the applied state and its own uncommitted entries. Pure.
+"""A leader's decisions on delayed batches, over the applied state and its own uncommitted entries. Pure.
 
 A delayed batch must end once: the entry that publishes it takes offsets for its records, so a second one would double
 them. Every decision here is therefore made in the same call as its append. A new leader decides nothing before it has
@@ -16,7 +16,7 @@ from tinymq.format.delayed import PUBLISHED_HEAD_SIZE
 
 
 class UncommittedDelays:
-    """What one leader has appended about delayed batches and not applied yet, for one term."""
+    """The entries about delayed batches that a leader has appended and not applied yet; one object per term."""
 
     __slots__ = ("_carried", "_changes", "_copies", "_ends", "_more", "_publishing")
 
@@ -32,8 +32,8 @@ class UncommittedDelays:
     # ---- decisions
 
     def open(self, applied: DelayedBatches, schedule_id: int) -> DelayedBatch | None:
-        """The batch, if an entry that ends it may be appended now; None: it has ended, or will with an entry of this
-        leader, or there is none."""
+        """The batch, if an entry that ends it may be appended now; None: the batch is unknown, has ended, or will end
+        by an entry of this leader."""
         return None if schedule_id in self._ends else applied.get(schedule_id)
 
     def movable(self, applied: DelayedBatches, schedule_id: int) -> DelayedBatch | None:
@@ -49,7 +49,7 @@ class UncommittedDelays:
         return schedule_id in self._publishing
 
     def waiting(self, applied: DelayedBatches) -> Waiting:
-        """What delayed batches take once everything is applied that this leader has appended."""
+        """The room that delayed batches take once all entries of this leader are applied."""
         size = applied.bytes + len(applied) * PUBLISHED_HEAD_SIZE
         return Waiting(len(applied), applied.records, size).plus(self._more)
 
@@ -60,7 +60,7 @@ class UncommittedDelays:
         self._change(index, Waiting(1, records, size + PUBLISHED_HEAD_SIZE), ())
 
     def carried(self, index: int, schedule_id: int) -> None:
-        """A copy of a batch is appended."""
+        """Note that a copy of a batch is appended."""
         self._copies.append((index, schedule_id))
         self._carried.add(schedule_id)
 

@@ -26,7 +26,7 @@ class Original(NamedTuple):
 
 
 class Duplicates:
-    """What one leader has appended and not applied yet, as far as later batches are judged by it."""
+    """The batches that a leader has appended and not applied yet, for the judgement of later batches."""
 
     def __init__(self, state: PartitionState) -> None:
         self._state = state

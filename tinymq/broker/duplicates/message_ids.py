@@ -41,8 +41,8 @@ class RecordId(NamedTuple):
         return state.copy_ids if self.of_copy else state.message_ids
 
     def since_us(self, now_us: int) -> int:
-        """The append time before which a record of this id is no duplicate any more. A copy always is one, as long as
-        its id is remembered."""
+        """The append time before which a record of this id is no duplicate any more. 0 for copies: they are duplicates
+        as long as their ids are remembered."""
         return 0 if self.of_copy else now_us - self.window_ms * 1000
 
     def note(self, payload_crc: int, length: int) -> pb.Command:
@@ -93,7 +93,7 @@ class UncommittedIds:
         return len(self._by_id)
 
     def find(self, applied: MessageIds, message_id: bytes, since_us: int) -> FirstRecord | None:
-        """The first record of this id, committed or not; None: there is none that was appended since `since_us`."""
+        """The first record of this id, committed or not; None: no such record was appended since `since_us`."""
         position = self._by_id.get(message_id)
         if position is not None:
             return FirstRecord(position.base_offset, position.append_time_us, position.index)

@@ -1,4 +1,5 @@
-"""What a consumer group is, as the registry stores it: a value, its bytes, and the topics that it reads. Pure."""
+"""The definition of a consumer group that the registry stores: a value, its bytes, and the topics that it reads.
+Pure."""
 
 from __future__ import annotations
 

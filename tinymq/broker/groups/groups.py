@@ -63,7 +63,7 @@ class Peers(Protocol):
 
 
 class Errand(Enum):
-    """What the leaders of a group's partitions are asked to do. The values are past tense, for error texts."""
+    """A request to the leaders of a group's partitions. The values are past tense, for error texts."""
 
     MAKE = "made"
     DROP = "deleted"
@@ -337,7 +337,7 @@ class Groups:
             before = {(group.name, group.version) for group in self.known.all()}
             await self._clock.sleep(FINISH_EVERY_S)
             for group in self.known.all() if self._finishes() else ():
-                # Whoever makes it now gets the time of one interval.
+                # Give the broker that makes it now one interval's time.
                 unfinished = group.phase is not GroupPhase.READY and (group.name, group.version) in before
                 if not unfinished or group.name in self._driven:
                     continue

@@ -23,7 +23,7 @@ class KeyOrder:
 
     @property
     def read_ahead(self) -> int:
-        """How many keys are known beyond the records that have been entered."""
+        """The number of records whose keys are known and which have not been entered yet."""
         return len(self._ahead)
 
     def learn(self, base_offset: int, hashes: Sequence[int | None]) -> None:

@@ -1,4 +1,4 @@
-"""Which leases of a queue group have run out, and what becomes of them. Pure: the time is given."""
+"""The rule by which leases of a queue group run out. Pure: the time is an argument."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tinymq.broker.groups.lease_values import Grant, Lease
 class Expiry(NamedTuple):
     """The leases that ran out, each with its session."""
 
-    asked: list[tuple[bytes, Grant]]  # their workers have a last chance to extend them
+    asked: list[tuple[bytes, Grant]]  # their workers are asked to extend them
     charged: list[tuple[bytes, Grant]]  # over: their workers had begun the records, so the deliveries failed
     freed: list[tuple[bytes, Grant]]  # over: their workers had not begun the records, and must not
 
 
 def expire_leases(leases: Mapping[int, Lease], now_s: float, ask_s: float) -> Expiry:
-    """Say which leases are over at `now_s`. A lease that runs out has a last chance: its worker keeps it by an `extend`
-    within `ask_s`. Notes the deadlines of these."""
+    """Find the leases that are over at `now_s`. When a lease runs out, its worker is asked, and keeps it by an `extend`
+    within `ask_s`. Sets that deadline in the lease."""
     expiry = Expiry([], [], [])
     for lease in leases.values():
         if now_s < lease.until_s:

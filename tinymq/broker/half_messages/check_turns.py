@@ -54,7 +54,7 @@ class CheckTurns:
     # ---- turns
 
     def take(self, halves: Iterable[HalfMessage], now_us: int, now_s: float, most: int) -> list[HalfMessage]:
-        """Give the caller up to `most` of the half messages that are due, and are not another member's turn."""
+        """Give the caller up to `most` half messages that are due and that no other member is checking."""
         taken = list(islice((half for half in halves if self.is_free(half, now_us, now_s)), most))
         for half in taken:
             self._until_s[half.transaction] = now_s + ANSWER_S
@@ -75,7 +75,7 @@ class CheckTurns:
     # ---- waiting
 
     def wait(self, group: str) -> asyncio.Future[None]:
-        """A future that ends when the group has something to check, perhaps."""
+        """A future that ends when the group may have something to check."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(group, set()).add(waiting)
         return waiting

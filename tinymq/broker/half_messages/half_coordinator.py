@@ -83,7 +83,7 @@ class Check(NamedTuple):
 
 
 class _Led:
-    """What this broker keeps of a replica while it leads."""
+    """The leader's own state of one replica, while this broker leads it."""
 
     def __init__(self) -> None:
         self.turns = CheckTurns()
@@ -119,7 +119,7 @@ class HalfCoordinator:
         await self._ends.stop()
 
     def on_changed(self, replica: CoordinatorReplica, half: HalfMessage) -> None:
-        """A command on a half message is applied."""
+        """Note that a command on a half message is applied."""
         if replica.leading and not half.is_open:
             self._ends.send(replica, half)
 
@@ -146,7 +146,8 @@ class HalfCoordinator:
         await self._topics.check([place])
         replica = self._partitions.find(group)
         fresh = await self._producer_ids.take()
-        for _ in range(BLOCK):  # after a loss: ids of a block from before it were perhaps used
+        # after a loss, skip the ids of a block that was taken before it: they may have been used
+        for _ in range(BLOCK):
             if fresh >= replica.transactional_ids.loss.fresh_producer_id:
                 break
             fresh = await self._producer_ids.take()
@@ -172,7 +173,7 @@ class HalfCoordinator:
             raise error_of(result, group, transaction)
 
     async def wait_over(self, group: str, transaction: TransactionId, timeout_s: float) -> bool:
-        """Wait until the partition has applied the decision. False: it has not, in time, or another broker leads."""
+        """Wait until the partition has applied the decision. False: the time is up, or another broker leads."""
         until_s = self._clock.monotonic() + timeout_s
         try:
             while (half := self._find(group, transaction)) is not None and not self._ends.has_applied(half):
@@ -189,7 +190,7 @@ class HalfCoordinator:
         self, replica: CoordinatorReplica, group: str, transaction: TransactionId, decide_s: float
     ) -> int | None:
         """How many batches of an open half message its partition holds; None if the partition was deleted, or the half
-        message is not open: the command tells why. Raises DeadlineExceeded, NotLeader."""
+        message is not open: the command that follows raises the reason. Raises DeadlineExceeded, NotLeader."""
         until_s = self._clock.monotonic() + decide_s
         while True:
             half = replica.transactional_ids.half_messages.halves.get(transaction)
@@ -296,7 +297,7 @@ class HalfCoordinator:
         return self._led.setdefault(replica.name, _Led())
 
     async def _advance(self, replica: CoordinatorReplica) -> None:
-        """Wake members for what is due, give up what nobody knows, and send ends again."""
+        """Wake members for due checks, give up half messages whose schedule is over, and send ends again."""
         led, now_s = self._led_of(replica), self._clock.monotonic()
         if now_s - led.looked_s < LOOK_S or replica.group.feature_level < TRANSACTIONS_LEVEL:
             return
@@ -335,8 +336,8 @@ class HalfCoordinator:
         """Roll back half messages whose senders never staged them.
 
         A sender does not believe that its batch is staged if it hears so later than half of STAGED_S_MAX after it began
-        the half message. So what is staged after this look was not acknowledged to anybody. Both times are steady: the
-        append clock may jump.
+        the half message. So a batch that is staged after this look was not acknowledged to anybody. Both times are
+        monotonic, because the append clock may jump.
         """
         led.staged &= {half.transaction for half in halves}
         new = [half for half in halves if half.is_open and not half.checks and half.transaction not in led.staged]

@@ -15,7 +15,7 @@ class Halves(NamedTuple):
 
     open: int = 0
     decided: int = 0  # that a partition has not confirmed yet
-    unanswered: int = 0  # whose check is due for long, and that no member has answered
+    unanswered: int = 0  # whose check has been due for SILENT_S without an answer of a member
     oldest_s: float = 0.0  # age of the oldest open one
 
     def beside(self, other: Halves) -> Halves:

@@ -42,7 +42,7 @@ class LogEnds(NamedTuple):
 
 
 class Uncommitted:
-    """What this leader has appended and not applied yet, as far as capacity depends on it.
+    """The entries that this leader has appended and not applied yet, as far as capacity depends on them.
 
     Each queue is in the order of the log. A move of the start by capacity will take effect as it says, because the
     leader checked the holds before it proposed the move.
@@ -63,8 +63,8 @@ class Uncommitted:
         self._moves.append((index, start))
 
     def proposed(self, index: int, commands: Iterable[pb.Command]) -> None:
-        """Commands are appended. Decisions until their commit have to know of some of them: a batch must not drop
-        records that a hold among them keeps, and a soft lease must not cover records that they remove."""
+        """Note appended commands. Until they are applied, decisions depend on their holds and moves: a batch must not
+        drop records that such a hold keeps, and a soft lease must not cover records that such a move removes."""
         for command in commands:
             if command.HasField("hold"):
                 self._holds.append((index, command.hold.offset))
@@ -217,7 +217,7 @@ def _boundary(below: int, ends: LogEnds, applied: Kept, uncommitted: Uncommitted
 
 
 def _at(offset: int, ends: LogEnds, least: LogStart, applied: Kept) -> LogStart:
-    """`offset` as a start, with as many bytes below it as are certain. Too few are safe: they make room too early."""
+    """`offset` as a log start, with a lower bound of the bytes below it. Too few are safe: they make room too early."""
     certain = ends.end_bytes if offset == ends.end else applied.retention_index.below(offset)
     return LogStart(offset, max(certain, least.bytes))
 

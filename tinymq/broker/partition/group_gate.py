@@ -46,7 +46,7 @@ class GroupGate:
         return found
 
     def look(self) -> None:
-        """Have cursors made that are missing."""
+        """Have the missing cursors made."""
         if self.missing():
             self.on_missing()
 

@@ -1,4 +1,5 @@
-"""The parts of a Raft group and of its log that a partition uses. The real ones and the tests' fakes have them."""
+"""The parts of a Raft group and of its log that a partition uses. The real objects and the tests' fakes implement these
+protocols."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Partition:
         self.soft_leases = SoftLeases()  # known to this leader only, and gone with its leadership
         self._group: RaftGroup | None = None
         self._address_of = address_of
-        # What this leader has appended and not applied yet: empty on a follower.
+        # Entries that this leader has appended and not applied yet; empty on a follower.
         self.duplicates = Duplicates(self.state)
         self._uncommitted = Uncommitted()
         self._pending_acks = PendingAcks(name, deadlines)

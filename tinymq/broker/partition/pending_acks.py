@@ -93,7 +93,7 @@ class PendingAcks:
 
     def lost(self, closed: TinymqError | None) -> None:
         """End all, because the leadership is lost, or the replica is `closed`. The next leader may keep or discard
-        uncommitted entries; and what is deleted now may have been read before."""
+        uncommitted entries; and readers may have read records of a partition that is deleted now."""
         by_index, self._by_index = self._by_index, {}
         reason = "the leader changed" if closed is None else closed.message.removeprefix(f"{self._partition}: ")
         unknown = f"{self._partition}: {reason} before the batch was committed"

@@ -115,8 +115,8 @@ class QuorumWatch:
         loss = plan_recovery(await self.collect_reports(group.id, members), members, risky_now=risky_now)
         if loss is None or loss.survivor.broker_id != self._broker_id:
             return
-        # Second phase: each member promises to join no lower term, and reports again. Whatever changed since the first
-        # reports shows here, and a promise cannot be taken back.
+        # Second phase: each member promises to join no lower term, and reports again. The second reports show every
+        # change since the first ones, and a promise cannot be taken back.
         promised = await asyncio.gather(
             *(self.ask_promise(b, group.id, loss.term) for b in members if b != self._broker_id)
         )

@@ -90,7 +90,7 @@ class ReplicaHost:
         self._failed: dict[GroupId, TinymqError] = {}  # not open, with the newest error
         self._pending: dict[GroupId, QueueRecord | None] = {}  # work that is due: the record to open; None: delete
         self._retries: dict[GroupId, tuple[int, Timer]] = {}  # (failures in a row, the timer of the next attempt)
-        self._up_to_date = False  # the registry is: replicas without data may be created
+        self._up_to_date = False  # the registry is up to date, so replicas without data may be created
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False

@@ -73,7 +73,7 @@ class BrokerEnv:
     loss_counts: Callable[[], LossCounts]
     upgrade: FeatureLevelControl
     voters: Callable[[], Collection[int]]  # of the metadata group
-    auto_create_partitions: int  # of a topic that is made when it is first used; 0: none is
+    auto_create_partitions: int  # of a topic that is made when it is first used; 0: topics are not made so
     metadata_known: Callable[[], bool]  # False while the registry here is empty, being filled, or damaged
 
 

@@ -1,4 +1,5 @@
-"""Counts the topics and groups of users whose quotas bound them. The registry keeps what each of them has made."""
+"""Counts the topics and groups of each user that has a quota for them. The registry keeps the list of a user's
+things."""
 
 from __future__ import annotations
 
@@ -11,20 +12,20 @@ from tinymq.base.identity.quota import Quota
 from tinymq.registry.service import RegistryService
 
 GROUP_RECORD = "group"  # the kind of a group's record (tinymq/broker/groups/definition.py)
-ATTEMPTS = 10  # while the user makes other things
+ATTEMPTS = 10  # each fails when another broker counts a thing of the same user at the same time
 TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """A user who makes something, and what it may use."""
+    """A user who makes a topic or a group, and the user's quota."""
 
     name: str
     quota: Quota
 
     @property
     def counted(self) -> bool:
-        """Is anything of it counted?"""
+        """Does the quota bound any count of things?"""
         return not (self.quota.topics is self.quota.partitions is self.quota.groups is None)
 
 

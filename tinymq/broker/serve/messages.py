@@ -95,7 +95,7 @@ async def command(partition: Partition, commands: Sequence[pb.Command], timeout_
 
 
 async def cancel_delayed(partition: Partition, schedule_id: int, timeout_s: float) -> bool:
-    """Drop a delayed batch, and return once that is committed. False: it has ended before, or never was.
+    """Drop a delayed batch, and return once that is committed. False: the batch has ended before, or never existed.
 
     The caller has proven that the replica leads (`prove_leading`). Raises NotLeader if nothing was done, and
     OutcomeUnknown.

@@ -3,7 +3,7 @@
 A client has a bucket of one second's bytes, refilled at its rate. The bytes that it sends or receives are taken out, no
 matter how many. A bucket below zero is a debt, and its client waits until the debt is paid. No other client waits. A
 client chooses its own name, so its quota shares a broker among cooperating clients and does not keep an attacker out.
-While callers are checked, the quota is a user's, all of whose clients share it, and each user may have its own.
+While callers are checked, all clients of one user share a quota, and each user may have a quota of its own.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ UNLIMITED = Rate(SystemClock(), 0).share("")
 
 
 class Quotas:
-    """Both directions of one broker, and what else a user may use in a time."""
+    """The quotas of one broker: bytes in both directions, and a user's requests per second."""
 
     def __init__(self, clock: Clock, limits: Limits, quota_of: QuotaOf = lambda name: NONE) -> None:
         self.requests = Rate(clock, 0, lambda name: quota_of(name).requests_per_s)

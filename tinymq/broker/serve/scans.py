@@ -26,7 +26,7 @@ _RECORDS, _RECORDS_AT = struct.Struct("<QI"), 36  # its base offset and record c
 
 @dataclass(slots=True)
 class ScanProgress:
-    """What this broker sent to one scan from one partition, in one role."""
+    """How much this broker sent to one scan from one partition, in one role."""
 
     group: GroupId
     leader: bool  # whether this broker led the partition then
@@ -37,7 +37,7 @@ class ScanProgress:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What this broker sent to one scan."""
+    """How much this broker sent to one scan."""
 
     scan_id: str
     bytes: int

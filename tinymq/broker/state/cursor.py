@@ -79,7 +79,7 @@ def committed(cursor: Cursor, command: pb.Commit, bounds: OffsetBounds) -> Curso
 
 
 def published(cursor: Cursor, commit: pb.Commit, now_us: int) -> Cursor:
-    """The cursor after the transaction was committed that has staged this commit.
+    """The cursor after a staged commit, once its transaction is committed.
 
     A member that was fenced since then moves it, too: the transaction was decided, and the new owner waits for it. A
     seek since the staging wins, and so does a group of the same name that was made since.

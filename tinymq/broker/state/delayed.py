@@ -12,8 +12,8 @@ which takes as long as copying 4 MB takes. Packed, little-endian, one column aft
       4n records         u32
       4n bytes           u32  of the batches
 
-What remembers batches, by producer or by message id, remembers the *place* of each: its first offset, or its schedule
-id with the highest bit set. Both stay below 2^63.
+The states that remember batches, by producer or by message id, keep the *place* of each: its first offset, or its
+schedule id with the highest bit set. Both stay below 2^63.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One queue group's replicated state in a partition, and the pure rules of its commands.
 
-The group's cursor (tinymq/broker/state/cursor.py) is the offset below which every record is settled. This state has
-what differs above it: records that are settled out of order, acks that wait for the end of a transaction, deliveries
-that failed, records that are being buried, the ids of the workers' sessions, and the mark below which records may have
-been granted. Leases are not part of it: they are in the memory of the partition's leader. A delivery therefore costs no
+The group's cursor (tinymq/broker/state/cursor.py) is the offset below which every record is settled. This state has the
+exceptions above it: records that are settled out of order, acks that wait for the end of a transaction, deliveries that
+failed, records that are being buried, the ids of the workers' sessions, and the mark below which records may have been
+granted. Leases are not part of it: they are in the memory of the partition's leader. A delivery therefore costs no
 entry of the log, and a batch of acks costs one.
 
 A deposed leader does not know that it is deposed, and messages may arrive late or twice. So each rule ignores a command
@@ -21,8 +21,9 @@ from tinymq.base.errors import LeaseLost, QuotaExceeded
 from tinymq.broker.state.staged import TransactionId
 
 # Part of the replicated behaviour, not settings: replicas with different values would compute different states.
-RANGES_MAX = 20_000  # ranges that are settled out of order; leaders stop granting long before
-LOADED_RANGES_MAX = 2 * RANGES_MAX  # of a stored state: the ends of burials settle records beyond RANGES_MAX
+RANGES_MAX = 20_000  # ranges that are settled out of order; leaders stop granting long before this number
+# ranges of a stored state; more than RANGES_MAX, because ends of burials settle records beyond it
+LOADED_RANGES_MAX = 2 * RANGES_MAX
 FAILURES_MAX = 20_000
 SESSIONS_MAX = 1000
 BURIALS_MAX = 64

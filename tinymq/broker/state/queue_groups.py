@@ -125,7 +125,7 @@ class QueueGroups:
         self, name: str, generation: int, spans: Sequence[Span], position: int, *, settle: bool
     ) -> int | None:
         """Settle records, or give them back, because their transaction has ended. Returns where the cursor goes. None:
-        it stays; a seek or a deletion may have moved the group since the acks were staged, and then wins.
+        it stays; a seek or a deletion that came after the staging takes precedence.
 
         `position` is that of the cursor, never below the log start.
         """
@@ -262,7 +262,8 @@ def check_current(current: bool) -> None:
 
 
 def unpack_spans(packed: bytes) -> list[Span]:
-    """The ranges of a command that stages acks. Raises InvalidRequest unless there are any, in order, and apart."""
+    """The ranges of a command that stages acks. Raises InvalidRequest if there are none, or if they are out of order or
+    touch each other."""
     spans = [(start, end) for start, end in _items(_SPAN, packed)]
     before = -1
     for start, end in spans:

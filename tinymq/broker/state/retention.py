@@ -75,7 +75,7 @@ def clamped(start: int, lowest: Hold | None) -> int:
 def new_start(move: pb.MoveStart, bounds: OffsetBounds, lowest: Hold | None) -> int:
     """The log start after `move`, which never falls. Raises Held for a trim of held records.
 
-    A user's trim fails if it cannot be done as a whole. Retention and capacity remove as much as no hold keeps.
+    A user's trim fails if it cannot be done as a whole. Retention and capacity stop at the first held record.
     """
     if move.reason not in REASONS:
         raise InvalidRequest("no such reason", hint="it comes from a newer version")

@@ -1,9 +1,9 @@
 """The staged entries of one partition: record batches of transactions, which have no offsets yet. Pure, and replicated.
 
 A batch of a transaction is stored as a STAGED entry and takes no offsets. A PUBLISH entry ends the transaction in this
-partition and gives all its records their offsets; a DISCARD entry drops them. This state has what is staged and not
-ended. Nothing is remembered of transactions that have ended: the leader asks the transaction's coordinator before it
-appends the first batch of a transaction (tinymq/broker/transactions/staging.py).
+partition and gives all its records their offsets; a DISCARD entry drops them. This state has the staged batches of
+transactions that have not ended here. Nothing is remembered of transactions that have ended: the leader asks the
+transaction's coordinator before it appends the first batch of a transaction (tinymq/broker/transactions/staging.py).
 
 The leader decided before it appended an entry, so no rule here refuses one: an entry with nothing new has no effect.
 The entries of a transaction lie packed, in 32 bytes each, so that 100,000 of them take 4 MB and a snapshot copies them.
@@ -55,7 +55,7 @@ class TransactionId(NamedTuple):
 
 
 class StagedBatch(NamedTuple):
-    """What identifies a batch within its partition."""
+    """The key of a batch within its partition."""
 
     transaction: TransactionId
     writer: int  # the number of the client or task that wrote it, within the transaction

@@ -209,11 +209,11 @@ class PartitionState:
         self.published.publish(items.lowest_index, header.index, header.next_offset)
 
     def check_stage(self, command: pb.StageOffset, now_us: int) -> None:
-        """Raises what refuses an offset that a transaction stages (StagedProgress.check_offset)."""
+        """Check an offset that a transaction stages. Raises as StagedProgress.check_offset."""
         self._progress.check_offset(command, self.offset_bounds(now_us))
 
     def check_stage_acks(self, command: pb.StageAcks, now_us: int) -> None:
-        """Raises what refuses acks that a transaction stages (StagedProgress.check_acks)."""
+        """Check acks that a transaction stages. Raises as StagedProgress.check_acks."""
         self._progress.check_acks(command, self.epoch_cache.newest_term, self.offset_bounds(now_us))
 
     def transactions_of(self, group: str) -> list[TransactionId]:

@@ -15,8 +15,8 @@ from tinymq.format.batch import BatchHeader
 from tinymq.format.transactional import END_SIZE, ITEM_SIZE, ITEMS_MAX, STAGED_HEAD_SIZE
 
 RECORDS_MAX = (1 << 32) - 1  # of one entry
-SHOWN_BYTES_MAX = 1024 * 1024  # of the batch of a half message: its checkers get it from the coordinator
-RETRY_MS = 1000  # after a refusal because too much is staged
+SHOWN_BYTES_MAX = 1024 * 1024  # of the batch of a half message, which the coordinator sends to checkers
+RETRY_MS = 1000  # the pause that a refusal suggests to the client when too much is staged
 
 
 def check_transactional(config: TopicConfig, header: BatchHeader, size: int) -> None:

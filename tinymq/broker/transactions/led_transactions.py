@@ -24,7 +24,7 @@ from tinymq.broker.transactions.staging import ACKS_WRITER, OFFSETS_WRITER, EndS
 from tinymq.proto import partition_pb2 as pb
 
 ASK_EVERY_S = 5.0  # about transactions that have no end here
-SETTLE_S = 3.0  # until the transactions are over that hold up a group
+SETTLE_S = 3.0  # how long a group waits for the end of transactions that hold it up
 SETTLE_RETRY_S = 0.05
 WAITING_MAX = 1000  # batches of one partition that wait for answers of coordinators
 WAITING_BYTES_MAX = 32 * MIB  # of these batches
@@ -33,7 +33,8 @@ logger = structlog.get_logger("tinymq.broker")
 
 
 class AskCoordinator(Protocol):
-    """Ask the partition of `__coordinator` with this number about a transaction. Raises TinymqError for no answer."""
+    """Ask the partition of `__coordinator` with this number about a transaction. Raises TinymqError if the coordinator
+    does not answer."""
 
     def __call__(self, transaction: TransactionId, coordinator: int, *, end: bool = False) -> Awaitable[Standing]:
         """`end`: roll the transaction back if it is open, and answer then."""
@@ -51,7 +52,7 @@ class SentBatch(NamedTuple):
     batch_crc: int  # of the payload
 
     def at(self, index: int) -> StagedEntry:
-        """The batch as the entry at this index."""
+        """The staged entry of this batch, once it is appended at this index."""
         return StagedEntry(index, self.record_count, len(self.payload), self.max_timestamp_us, self.batch_crc)
 
 
@@ -92,7 +93,7 @@ class AckClaim(Protocol):
         ...
 
     def appended(self, index: int) -> None:
-        """The entry at this index stages their acks: they are in no lease any more."""
+        """Note that the entry at this index stages the acks: the leases of their records end."""
         ...
 
 
@@ -132,7 +133,7 @@ Sent = SentBatch | SentOffset | SentAcks
 
 
 class Hang(Enum):
-    """Why a transaction has no end in a partition, although the partition's leader asked for it."""
+    """Why a partition still has no end of a transaction after its leader asked the coordinator."""
 
     UNRESOLVED = "unresolved"  # the decision may be lost with a part of the coordinator's log: an operator decides
     BEHIND = "behind"  # an operator has committed it, and an earlier one of the same producer is not resolved
@@ -192,7 +193,7 @@ class LedTransactions:
         self._log = log
         self._ask = ask
         self._clock = clock
-        self._waiting: dict[TransactionId, list[_Arrived]] = {}  # for an answer of the coordinator, in their order
+        self._waiting: dict[TransactionId, list[_Arrived]] = {}  # until the coordinator answers; in order of arrival
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a replay cancels them in the same order
         self._watching = False  # the coordinators are asked about transactions without an end
         self._hung: dict[TransactionId, Hang] = {}  # by the newest answers
@@ -355,8 +356,7 @@ class LedTransactions:
         while not self.staging.is_idle:
             await self._clock.sleep(ASK_EVERY_S)
             undecided = self.staging.undecided()
-            # Most transactions are shorter than the pause. Those that began during it are asked about after the next
-            # one.
+            # Most transactions are shorter than the pause, so ask only about those that were open before it.
             late = sorted(each for each in undecided if each in seen)  # those of a producer in their order
             late.sort(key=self.staging.coordinator_of)
             self._hung = {each: self._hung[each] for each in late if each in self._hung}

@@ -1,4 +1,4 @@
-"""What messages about transactions have in common: a transaction's name, partitions, and counts by partition."""
+"""The common parts of messages about transactions: a transaction's name, partitions, and counts by partition."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What operators decided about transactions whose own decision may be lost. A part of the coordinator's state.
+"""Operators' decisions on transactions whose own decision may be lost. A part of the coordinator's state.
 
 After an accepted loss of a part of the coordinator's log, a partition may hold batches of a transaction that the
-coordinator does not know (Standing.UNRESOLVED). An operator decides once for all its partitions. The decision stays, so
-that a partition whose leader was away at that time is told the same. It is bounded: the oldest decision is forgotten
-first, and a partition that still holds batches then waits for an operator again.
+coordinator does not know (Standing.UNRESOLVED). An operator decides once for all its partitions. The coordinator keeps
+the decision for partitions whose leaders it could not reach at that time. It keeps RESOLVED_MAX decisions and forgets
+the oldest first: a partition that still holds batches of a forgotten transaction waits for an operator again.
 """
 
 from __future__ import annotations

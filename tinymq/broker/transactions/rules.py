@@ -73,8 +73,8 @@ def register(state: TransactionalId | None, fresh_producer_id: int, now_us: int)
 def replace_producer_id(state: TransactionalId, fresh_producer_id: int, now_us: int) -> TransactionalId | Refusal:
     """Give the transactional id to a new owner after a loss, under another producer id.
 
-    The decided transactions of the present producer id have to be over first. The newest outcome is forgotten: a newer
-    one may have been lost.
+    The decided transactions of the present producer id have to be over first. The state forgets the newest outcome that
+    it knows, because the loss may have taken a newer one.
     """
     if state.transactions:
         return Refusal.TOO_MANY
@@ -216,7 +216,7 @@ def _open(state: TransactionalId, transaction: TransactionId) -> Transaction | R
 
 
 def outcome(state: TransactionalId, transaction: TransactionId) -> Refusal:
-    """What became of a transaction that is not open. Only the newest outcome and unfinished ones are remembered."""
+    """The outcome of a transaction that is not open. Only the newest outcome and unfinished ones are remembered."""
     newest, found = state.outcome, find(state, transaction)
     phase = newest.phase if newest is not None and newest.transaction == transaction else found and found.phase
     if phase is Phase.COMMITTED:

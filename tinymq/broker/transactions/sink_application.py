@@ -21,8 +21,8 @@ class Committed(NamedTuple):
     """The newest version that is committed."""
 
     version: int
-    query: str  # that wrote it; "": a batch
-    since: int  # the first one of this query, without another query's between
+    query: str  # id of the streaming query that wrote it; "": a batch job
+    since: int  # the first version of the unbroken run of versions that this query has committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SetsTransaction:
 
 
 def id_of(producer_id: int) -> TransactionId:
-    """The name of a transaction of sets. Each has a producer id of its own, and so no other part of the name varies."""
+    """The name of a transaction of sets. Only the producer id varies: each transaction of sets has one of its own."""
     return TransactionId(producer_id, 0, 1)
 
 

@@ -31,8 +31,8 @@ from tinymq.broker.transactions.transactional_id import Phase
 from tinymq.proto import transaction_pb2 as pb
 
 APPLICATIONS_MAX = 10_000  # in one partition of `__coordinator`
-PLACES_MAX = 100_000  # partitions without a confirmation, over all their transactions: 2 MB
-NAMED_MAX = 1_000_000  # sets of committed transactions that are not over, over all of them: 3 MB
+PLACES_MAX = 100_000  # partitions without a confirmation, summed over all transactions: 2 MB
+NAMED_MAX = 1_000_000  # sets, summed over all committed transactions that are not over: 3 MB
 
 
 class SinkApplications:

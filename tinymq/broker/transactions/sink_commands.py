@@ -32,7 +32,7 @@ class OpenSet:
 
 @dataclass(frozen=True, slots=True)
 class AddToSets:
-    """Add partitions to a transaction of sets. Without any, it only renews its time."""
+    """Add partitions to a transaction of sets. Without partitions, the command only renews the transaction's time."""
 
     producer_id: int
     places: frozenset[PartitionId]
@@ -47,7 +47,7 @@ class CommitSets:
     producer_id: int  # of the transaction; 0: no task had a row
     sets: tuple[int, ...]
     expected: Mapping[PartitionId, int]  # staged entries of these sets, as their tasks count them
-    held: Mapping[PartitionId, int]  # the same, that the partition's leader has applied
+    held: Mapping[PartitionId, int]  # staged entries of these sets that the partition's leader has applied
     temporary: bool = False
 
 

@@ -17,7 +17,7 @@ from tinymq.broker.transactions.sink_application import Committed, SetsTransacti
 from tinymq.broker.transactions.sink_commands import CommitSets, OpenSet
 from tinymq.broker.transactions.transactional_id import Phase
 
-RUNS_MAX = 100  # of one application, whose sets are not over
+RUNS_MAX = 100  # runs of one application whose sets are not over
 OPENED_MAX = 1_000_000  # sets of one run: attempts of its tasks
 KEPT_US = 30 * 24 * 3600 * 1_000_000  # after this time without a call, an application is forgotten
 KEPT_TEMPORARY_US = 3600 * 1_000_000  # the same, if nobody will use its name again: for commits without an answer
@@ -111,7 +111,7 @@ def commit(state: SinkApplication, command: CommitSets, now_us: int) -> SinkAppl
 
 
 def _is_undone(found: SetsTransaction, command: CommitSets) -> bool:
-    """Whether a partition has lost a batch of the sets, or a set is none of this run's."""
+    """Whether a partition has lost a batch of the sets, or a set belongs to another run."""
     whole = _has_all(found.unconfirmed, command.expected, command.held)
     return not whole or any(each >= found.opened for each in command.sets)
 

@@ -1,6 +1,6 @@
 """The decisions of a partition's leader on staged batches and on the ends of transactions. Pure; one object per term.
-What this file says of batches holds for offsets of stream groups and acks of queue groups, too: a transaction numbers
-them as batches of two more writers.
+Offsets of stream groups and acks of queue groups follow the rules of batches: a transaction numbers them as batches of
+two more writers.
 
 The leader decides by the applied state *and* by what it has appended since. It remembers no ended transactions. Instead
 it asks the coordinator before it appends the first batch of a transaction. The question must be newer than the
@@ -30,7 +30,7 @@ OFFSETS_WRITER, ACKS_WRITER = -1, -2  # of what a transaction stages by commands
 
 
 class Step(Enum):
-    """What the leader does with a batch."""
+    """The leader's decision on a batch."""
 
     APPEND = "append"
     DUPLICATE = "duplicate"  # the batch is here already: answer as for the first copy, once that is committed
@@ -41,7 +41,7 @@ class Step(Enum):
 
 
 class EndStep(Enum):
-    """What the leader does when it is told to end a transaction."""
+    """The leader's decision when it is told to end a transaction."""
 
     APPEND = "append"
     WAIT = "wait"  # the end is appended already: confirm once it is applied
@@ -135,7 +135,7 @@ class Staging:
         if tail is not None and batch in tail.entries:
             return tail.entries[batch].entry_index
         if batch.writer in self._commands:
-            return 0  # it is applied; whether it took effect, the applied state knows
+            return 0  # the command is applied; only the applied state knows whether it took effect
         return None if staged is None else staged.index_of(batch.writer, batch.number)
 
     # ---- ends
@@ -160,7 +160,7 @@ class Staging:
 
     def held(self, transaction: TransactionId, sets: Collection[int] | None = None) -> int:
         """How many batches, offsets and acks of a transaction are applied: of all its writers, or of some, which are
-        sets of Spark's sink. The coordinator's decision counts only those, because what is only appended may be
+        sets of Spark's sink. The coordinator's decision counts applied entries only, because others may still be
         lost."""
         if sets is not None:
             return self._applied.held(transaction, sets)
@@ -218,8 +218,8 @@ class Staging:
     def is_behind(self, transaction: TransactionId) -> bool:
         """Whether an earlier transaction of the producer, whose records come first, has no end here.
 
-        A coordinator does not publish such a transaction (rules.is_next), except for an operator: it does not know
-        which partitions an operator's transaction has.
+        A coordinator publishes the transactions of a producer in order (rules.is_next). The exception is one that an
+        operator commits: after a loss, the coordinator does not know which partitions it has.
         """
         return any(each.producer_id == transaction.producer_id and each < transaction for each in self.undecided())
 

@@ -1,8 +1,8 @@
 """The transactional ids of one partition of `__coordinator`: the part of its state machine that decides transactions.
 
 Every replica applies the same commands in the same order and decides alike. The only clock is the append time of the
-command's entry. After an accepted loss of a part of the log, the state may lack decisions: then nothing that was begun
-before is decided but by an operator, and every transactional id gets a new producer id.
+command's entry. After an accepted loss of a part of the log, the state may lack decisions: then only an operator
+decides transactions that were begun before, and every transactional id gets a new producer id.
 
 The state holds transactions that are not over and one outcome for each id, so past transactions take no room. The
 numbers of ids and of partitions in transactions are bounded.
@@ -57,7 +57,7 @@ class Applied(NamedTuple):
 
 
 class SinkApplied(NamedTuple):
-    """The same of a command on an application of Spark's sink."""
+    """The result of a command on an application of Spark's sink: the state after it, or why it changed nothing."""
 
     name: str
     result: SinkApplication | Refusal | None

@@ -13,7 +13,7 @@ from tinymq.broker.work.granted_records import GrantedBatch
 
 
 class Verb(Enum):
-    """What a worker reports about records that it holds."""
+    """A report of a worker about records that it holds."""
 
     START = "start"
     ACK = "ack"

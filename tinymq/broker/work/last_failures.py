@@ -15,7 +15,7 @@ RECORDS_MAX = 1000  # per group and partition; above it, the record that failed 
 
 
 class FailureCause(Enum):
-    """What ended a delivery that failed."""
+    """The reason why a delivery failed."""
 
     NACK = "nack"
     REJECT = "reject"

@@ -1,8 +1,8 @@
 """The jobs of one queue group in one partition whose acks go into transactions; at the partition's leader.
 
-`StagedJobs` judges an ack against the leases. This object has it staged (tinymq/broker/partition/staged), follows the
-applied state, and has transactions ended whose workers are gone: nobody else would before their time is up, and until
-then their records are nobody's.
+`StagedJobs` judges an ack against the leases. This object then has the ack staged (tinymq/broker/partition/staged), and
+follows the applied state. It also has the coordinator end transactions whose workers are gone: otherwise their records
+would stay undelivered until the transactions time out.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class TransactionalJobs:
     # ---- workers that are gone
 
     def tick(self) -> None:
-        """Have the transactions ended that have acks of sessions which have ended."""
+        """Have the coordinator end transactions with acks of sessions that have ended."""
         if self._ending is None and self._clock.monotonic() >= self._retry_s and self._orphans():
             self._ending = asyncio.get_running_loop().create_task(self._end_orphans())
 

@@ -1,4 +1,4 @@
-"""What verbs share: output, exit codes, options, units, escapes.
+"""Common parts of the verbs: output, exit codes, options, units, escapes.
 
 No verb belongs here.
 """

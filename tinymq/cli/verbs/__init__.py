@@ -1,4 +1,4 @@
 """One module for each verb of the `tinymq` command. A module is imported when its verb is used.
 
-What several verbs share belongs to `common`.
+Code that several verbs share belongs to `common`.
 """

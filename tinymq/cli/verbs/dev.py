@@ -179,7 +179,7 @@ def down(
 
 
 def _forget(dir: Path) -> None:
-    """Remove the context of a local cluster that is no more."""
+    """Remove the context of a local cluster that no longer exists."""
     known = contexts.load()
     for name, context in known.by_name.items():
         if context.directory == str(dir.absolute()):

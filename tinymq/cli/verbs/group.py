@@ -184,7 +184,7 @@ def alter(
 
 @app.command
 def pause(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output: Output = "table") -> None:
-    """Have a queue group's workers get no more records. What they have, they may settle."""
+    """Stop granting records to a queue group's workers. They may still settle the records that they have."""
     with servers.connect() as mq:
         _say_paused(mq.admin.pause_group(name), output)
 

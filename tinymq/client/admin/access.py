@@ -67,7 +67,7 @@ class AsyncAccess:
     async def who_am_i(self, *, timeout: float | None = None) -> WhoAmI:
         """Return this client, as a broker knows it.
 
-        Raises Unauthenticated where brokers check callers and know none here.
+        Raises Unauthenticated if brokers check callers and this client shows no valid token or certificate.
         """
         return await self._users.who_am_i(self._timeout_s(timeout))
 
@@ -112,13 +112,14 @@ class AsyncAccess:
     async def revoke(
         self, name: str, operation: str, resource: str, *, role: bool = False, timeout: float | None = None
     ) -> None:
-        """Take a grant back. `operation` and `resource`: as it was given. Raises NotFound if there is none,
+        """Take a grant back. `operation` and `resource` are those of the grant. Raises NotFound if there is none,
         InvalidRequest, Denied."""
         request = pb.ChangeUserRequest(name=name, role=role, revoke=grant_of(operation, resource))
         await self._users.change(request, self._timeout_s(timeout))
 
     async def add_role(self, user: str, role: str, *, timeout: float | None = None) -> bool:
-        """Give a user a role. Returns False if it has it already. Raises NotFound, QuotaExceeded, Denied."""
+        """Give a user a role. Returns False if the user has the role already. Raises NotFound, QuotaExceeded,
+        Denied."""
         return await self._users.change(pb.ChangeUserRequest(name=user, add_role=role), self._timeout_s(timeout))
 
     async def remove_role(self, user: str, role: str, *, timeout: float | None = None) -> None:

@@ -32,10 +32,10 @@ LEASE_S = 60.0
 class AsyncAdmin(AsyncGroupAdmin):
     """Topics, channels, holds and brokers, and what AsyncGroupAdmin and AsyncTransactionAdmin have. It is `mq.admin`.
 
-    `timeout`: seconds, the deadline of a call with all its attempts; request_timeout_ms if not given. What a call
-    changed is on a majority of disks when it returns, and was changed once, however often the client had to ask. At its
-    deadline a call raises DeadlineExceeded (nothing was changed) or OutcomeUnknown (it may still happen). Each may
-    raise BrokerUnreachable, Unauthenticated and Denied as well.
+    `timeout`: seconds, the deadline of a call with all its attempts; request_timeout_ms if not given. A change is on a
+    majority of disks when the call returns, and takes effect once, however often the client had to ask. At its deadline
+    a call raises DeadlineExceeded (nothing was changed) or OutcomeUnknown (it may still happen). Each may raise
+    BrokerUnreachable, Unauthenticated and Denied as well.
 
         admin = mq.admin
         await admin.create_topic("jobs", partitions=2, settings={"retention_ms": 86_400_000}, exist_ok=True)
@@ -88,7 +88,8 @@ class AsyncAdmin(AsyncGroupAdmin):
         self, name: str, partitions: int = 1, replication_factor: int | None = None, *,
         settings: Mapping[str, object] | None = None, exist_ok: bool = False, timeout: float | None = None,
     ) -> TopicDescription:  # fmt: skip
-        """Create a topic, and wait until its partitions have leaders. `exist_ok`: describe one that exists as it is.
+        """Create a topic, and wait until its partitions have leaders. `exist_ok`: if the topic exists, describe it and
+        change nothing.
 
         `replication_factor`: by default 3, or the number of brokers if there are fewer. The default needs as many
         registered brokers as the metadata has voters, or 3. Until then the call waits; at its deadline it raises
@@ -163,7 +164,7 @@ class AsyncAdmin(AsyncGroupAdmin):
         """Return, by partition, the log start and the offset behind the last committed record.
 
         The leaders answer, or else the replica that knows most: never above what was acknowledged. Raises UnknownTopic;
-        DeadlineExceeded when no replica of a partition answers: `partial` leaves that one out.
+        DeadlineExceeded when no replica of a partition answers. With `partial`, such partitions are left out instead.
         """
         answers = await find_place(self._cluster, name, "latest", self._timeout_s(timeout), partial=partial)
         return {p: PartitionOffsets(a.log_start, a.high_watermark) for p, a in answers.items()}
@@ -274,7 +275,8 @@ class AsyncAdmin(AsyncGroupAdmin):
     async def unset_consumer(
         self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Remove the consumer on record for a channel; with an `epoch`, only that one. One that reads goes on.
+        """Remove the registration of a channel's consumer; with an `epoch`, only if the consumer has that epoch. A
+        consumer that is reading is not stopped.
 
         Raises UnknownChannel.
         """

@@ -55,7 +55,7 @@ class Channels:
         ]
 
     async def sizes(self, topic: str, partitions: Sequence[int], timeout_s: float) -> dict[int, PartitionSize]:
-        """What each of these partitions keeps. Partitions whose leader does not answer are left out."""
+        """The size of each of these partitions. Partitions whose leader does not answer are left out."""
         left = self._cluster.countdown(timeout_s)
         known = await topics_with(self._cluster, topic, partitions, left())
         asking = asyncio.Semaphore(LEADERS_AT_ONCE_MAX)

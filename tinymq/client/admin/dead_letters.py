@@ -17,7 +17,7 @@ STORIES_MAX = 1000  # records of one question
 
 @dataclass(frozen=True, slots=True)
 class GroupStory:
-    """What became of a record in one group. Texts of workers may have any characters.
+    """The history of a record in one group. Texts of workers may have any characters.
 
     for group in mq.admin.why("emails", partition=0, offset=0).groups:
         print(group.group, group.state, group.deliveries, group.failure)
@@ -47,7 +47,7 @@ class GroupStory:
 
 @dataclass(frozen=True, slots=True)
 class RecordStory:
-    """What became of a record in each group and channel of its partition.
+    """The history of a record in each group and channel of its partition.
 
     story = mq.admin.why("emails", partition=0, offset=0)
     print(story.removed, [group.group for group in story.groups])

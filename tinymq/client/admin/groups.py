@@ -77,7 +77,7 @@ class GroupCursor:
 
 @dataclass(frozen=True, slots=True)
 class GroupObstacle:
-    """What keeps a queue group from going on in a partition.
+    """The reason why a queue group cannot go on in a partition.
 
     for cursor in mq.admin.group_lag("mailer"):
         for obstacle in cursor.blocked:

@@ -35,7 +35,7 @@ class Topics:
     ) -> TopicDescription:
         """Create a topic with `replicas` of each partition, None for the default.
 
-        `exist_ok`: a topic that exists is described as it is, whatever was asked for.
+        `exist_ok`: if the topic exists, it is described and not changed, whatever the arguments are.
         """
         check_topic(name)
         written = write_settings(settings)

@@ -80,7 +80,7 @@ class AccessAnswer:
 
 @value
 class QuotaDescription:
-    """What a user may use, bound by bound.
+    """The quota of a user, bound by bound.
 
     for quota in mq.access.list_quotas():
         print(quota.user, quota.bounds)
@@ -160,7 +160,7 @@ def to_wire(grant: Grant) -> pb.AccessGrant:
 
 
 def grant_of(operation: str, resource: str) -> pb.AccessGrant:
-    """Raises InvalidRequest for an operation or a resource that there is not."""
+    """Raises InvalidRequest for an operation or a kind of resource that does not exist."""
     return to_wire(parse_grant(operation, resource))
 
 

@@ -40,7 +40,7 @@ def is_unformed(error: TinymqError) -> bool:
 
 
 def may_pass(error: TinymqError) -> bool:
-    """May the same request succeed soon? A quota may only if the broker says after which time."""
+    """May the same request succeed soon? A request that exceeds a quota may, if the broker names a pause."""
     if isinstance(error, QuotaExceeded):
         return "retry_after_ms" in error.detail
     return error.retriable or isinstance(error, OutcomeUnknown)

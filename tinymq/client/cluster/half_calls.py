@@ -1,4 +1,5 @@
-"""The calls on one producer group to its coordinator, wherever that is. Each is repeated until its deadline, safely.
+"""The calls on one producer group to its coordinator, which they find. Each call is idempotent, and is repeated until
+its deadline.
 
 At the deadline a call raises OutcomeUnknown if an attempt may have taken effect, else DeadlineExceeded.
 """
@@ -73,7 +74,7 @@ class HalfCalls:
         await self._ask(request, timeout_s)
 
     async def _ask_first(self, request: Any, timeout_s: float, *, changes: bool = True) -> Any:
-        """As `_ask`. The first call of a cluster makes the topic, and then its leader is still to be found."""
+        """As `_ask`. The cluster's first call makes the topic; after that, this finds the topic's leader."""
         left = self._cluster.countdown(timeout_s)
         try:
             return await self._ask(request, timeout_s, changes=changes)

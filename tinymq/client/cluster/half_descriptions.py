@@ -30,7 +30,7 @@ class HalfMessageDescription:
     producer_group: str
     topic: str  # or its id in hex, if it was deleted
     partition: int
-    context: bytes  # what its sender said of it
+    context: bytes  # that its sender passed to `half_message`
     state: str  # "open"; "committed" or "aborted": its partition has not carried that out yet
     begun_at: datetime
     check_at: datetime  # when its next check is due, or was

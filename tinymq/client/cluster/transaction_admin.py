@@ -56,7 +56,8 @@ class AsyncTransactionAdmin:
         await self._transactions.abort(transactional_id, self._timeout_s(timeout))
 
     async def list_hung_transactions(self, *, timeout: float | None = None) -> list[HungTransaction]:
-        """The transactions whose end partitions have asked for in vain, by partition, of all brokers that answer."""
+        """The transactions whose partitions have asked for their end in vain, by partition, as all brokers that answer
+        know them."""
         return await self._transactions.list_hung(self._timeout_s(timeout))
 
     async def resolve_transaction(self, transaction: str, *, commit: bool, timeout: float | None = None) -> bool:

@@ -176,7 +176,7 @@ class TransactionAdmin:
     async def _each(
         self, ask: Callable[[Broker, float], Awaitable[list[Answer]]], timeout_s: float
     ) -> list[list[Answer]]:
-        """What all brokers answer that do. Raises the last error if none does."""
+        """The answers of all brokers that answer. Raises the last error if none does."""
         left = self._cluster.countdown(timeout_s)
         view = await self._cluster.refresh(timeout_s=left(), every=True)
         broker_s = min(BROKER_TIMEOUT_S, max(TIMEOUT_S_MIN, left()))
@@ -198,7 +198,7 @@ class TransactionAdmin:
             infos += reply.ids
             if (
                 not reply.more or not reply.ids or reply.ids[-1].transactional_id <= after
-            ):  # or the broker goes in circles
+            ):  # a page that does not advance would loop for ever
                 return infos
 
     def _described(self, info: pb.TransactionalIdInfo) -> TransactionalIdDescription:

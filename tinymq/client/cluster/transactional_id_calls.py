@@ -1,5 +1,5 @@
 """The calls on one transactional id, or on one application of Spark's sink, to its coordinator, wherever that is. Each
-is repeated until its deadline, safely.
+call is idempotent, and is repeated until its deadline.
 
 At the deadline a call raises OutcomeUnknown if an attempt may have taken effect, else DeadlineExceeded.
 """
@@ -29,7 +29,7 @@ R = TypeVar("R", pb.CommitTransactionReply, pb.CommitSetsReply)
 
 @dataclass(frozen=True, slots=True)
 class SinkVersion:
-    """What a job of Spark writes."""
+    """The version that a Spark job writes."""
 
     application: str
     version: int
@@ -151,8 +151,8 @@ class TransactionalIdCalls:
         return reply
 
     async def _ask_first(self, request: Any, timeout_s: float) -> Any:
-        """As `_ask`, of a call that makes the topic `__coordinator` if it is the first of the cluster: any broker
-        answers that, but the leader is still to be found."""
+        """As `_ask`, for a call that makes the topic `__coordinator` if it is the first of the cluster. Any broker
+        makes the topic; after that, this finds the topic's leader."""
         left = self._cluster.countdown(timeout_s)
         try:
             return await self._ask(request, timeout_s)

@@ -1,4 +1,4 @@
-"""What a forked child does with the objects of its parent: every one of them refuses its calls, with Closed, at once.
+"""Objects of the client in a forked child: every one of them refuses its calls with Closed, at once.
 
 The child has a copy of each object and of what it fetched, but none of the threads that work for it. A copy of a
 consumer would hand out records that the parent handles, too, and a call would wait for ever. gRPC, which is below all

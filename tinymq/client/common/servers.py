@@ -58,7 +58,8 @@ def _named(name: str | None) -> Context:
 
 
 def _ways() -> str:
-    """What a program may pass. The context that commands use is shown, and not used."""
+    """The hint that lists what a program may pass. It names the context that commands use, which programs do not
+    use."""
     with contextlib.suppress(CorruptData):
         if current := contexts.load().current:
             return f"Client('127.0.0.1:7070') or Client(context={current!r}), which commands use now"

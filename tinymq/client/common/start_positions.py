@@ -39,7 +39,8 @@ class OffsetQuestion:
 
 
 def read_place(place: object) -> KnownOffset | OffsetQuestion:
-    """Read a place. Raises InvalidRequest if it is none, OffsetOutOfRange for a negative offset."""
+    """Read a place. Raises InvalidRequest for a value that is not a start position, OffsetOutOfRange for a negative
+    offset."""
     match place:
         case "earliest":
             return OffsetQuestion(EARLIEST)

@@ -1,4 +1,4 @@
-"""What the traceback of a raised error shows: the application's lines, and not the client's own (docs/adr/0141)."""
+"""Tracebacks of raised errors show the application's lines, and not the client's own (docs/adr/0141)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Result = TypeVar("Result")
 def trim(error: TinymqError) -> None:
     """Take the client's own calls out of the traceback of an operating error, before it is raised to the application.
 
-    They tell an application nothing: `code`, message and `hint` say what happened. What stays is the application's own
-    code, such as a handler that raised. The whole traceback is logged at DEBUG.
+    They tell an application nothing: `code`, message and `hint` say what happened. The lines of the application's own
+    code stay, such as those of a handler that raised. The whole traceback is logged at DEBUG.
 
         except TinymqError as raised:
             trim(raised)
@@ -77,7 +77,7 @@ def _of_application(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _forget_context(error: TinymqError) -> None:
-    """What the client itself was handling when it made the error is not shown; what the application handles is."""
+    """Drop the errors that the client was handling when it made this one. Errors that the application handles stay."""
     while (handled := error.__context__) is not None:
         # The first line of a traceback is the one that catches.
         if handled.__traceback__ is None or not _passes_through(handled.__traceback__):

@@ -48,7 +48,8 @@ class FetchPolicy(Protocol):
         ...
 
     def counts_as_served(self, broker: int, offset: int, fetched: Fetched) -> bool:
-        """Did a replica do its duty by an answer without records? Raises OffsetNotAvailable if it is left for it."""
+        """Is an answer without records a valid one? Raises OffsetNotAvailable if the fetcher should leave the replica
+        for it."""
         ...
 
     def asks_again(self, broker: int, offset: int, error: TinymqError) -> bool:
@@ -56,7 +57,7 @@ class FetchPolicy(Protocol):
         ...
 
     def is_final(self, error: TinymqError, offset: int) -> bool:
-        """Would every replica answer so, however long they are asked?"""
+        """Would every replica give this answer, at any time?"""
         ...
 
     def failure(self, text: str, refusals: list[TinymqError]) -> TinymqError:

@@ -139,7 +139,7 @@ class PartitionFetcher:
     def _stays(self, broker: int) -> bool:
         """Is `broker` still the best replica?
 
-        The fetcher compares only every RECONSIDERED_S, or as often as its policy says. It has to compare at all because
+        The fetcher compares only every RECONSIDERED_S, or as often as its policy says. The comparison is needed because
         a better replica that failed earlier may serve again.
         """
         recent = self.cluster.clock.monotonic() - self._chosen_s < RECONSIDERED_S
@@ -262,7 +262,8 @@ class PartitionFetcher:
         elif isinstance(error, OffsetOutOfRange) and self._skips(error):
             return
         elif isinstance(error, UnknownTopic | UnknownPartition):
-            # A broker that lags may not have heard of a new partition. Only the registry's word ends it.
+            # A broker that lags may not have heard of a new partition. Only the registry can tell that it does not
+            # exist.
             if not await _may_exist(self.cluster, self.topic, self.cursor.partition):
                 raise error
         elif self.policy.is_final(error, offset):

@@ -137,7 +137,7 @@ class ChunkQueue:
         self._chunks: SimpleQueue[Chunk | None] = SimpleQueue()
         self._bytes_max = bytes_max
         self._wake = wake
-        # Two counters instead of one with a lock. What waits is the difference.
+        # Two counters instead of one with a lock. Their difference is the bytes that wait.
         self._put_bytes = 0  # written by the loop
         self._taken_bytes = 0  # written by the taker
         self._drained = False  # the taker has seen the end
@@ -159,7 +159,7 @@ class ChunkQueue:
         self.arrived.set()
 
     def take(self, block: bool) -> Chunk | None:
-        """Take the next chunk; None at the end. Raises queue.Empty if there is none yet and `block` is False."""
+        """Take the next chunk; None at the end. Raises queue.Empty if no chunk is there yet and `block` is False."""
         chunk = None if self._drained else self._chunks.get(block)
         if chunk is None:
             self._drained = True

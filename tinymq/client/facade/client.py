@@ -258,7 +258,8 @@ class Client(ClientCalls):
         """Call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. Then finish what is started, and return.
 
         Handlers that have begun get `stop_timeout` seconds, or until a second signal. Records that were not handled are
-        delivered again. `signals`: react to signals; only in the main thread. Raises what ended a subscription.
+        delivered again. `signals`: react to signals; only in the main thread. Raises the error that ended a
+        subscription.
         """
         if self._closed:
             raise Closed("the client is closed")
@@ -273,7 +274,7 @@ class Client(ClientCalls):
     def run(self, *, stop_timeout: float = STOP_TIMEOUT_S) -> None:
         """As `serve`: call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. The client stays open.
 
-        `stop_timeout`: seconds that handlers which have begun may take. Raises what ended a subscription.
+        `stop_timeout`: seconds that handlers which have begun may take. Raises the error that ended a subscription.
         """
         try:
             self.serve(stop_timeout=stop_timeout)

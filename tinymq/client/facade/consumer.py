@@ -53,7 +53,7 @@ class Consumer(ConsumerCalls):
             return self._async.batch()
 
     def __next__(self) -> Message:
-        """The next message. Waits for it without a limit. What was handed out before is done."""
+        """The next message. Waits for it without a limit. Messages that were handed out before count as done."""
         while True:
             for message in self._async.at_hand:
                 return message

@@ -25,8 +25,8 @@ class Frame(FrameCalls):
 
     The first use fixes the range of every partition. So each use gives the same records, and a query that uses a frame
     twice is consistent. Records that arrive later are in the next frame. A use raises OffsetOutOfRange if retention has
-    removed records of the frame since then, unless on_trimmed="skip". Safe to share between threads. Whatever takes a
-    stream of Arrow takes a frame: `pyarrow.table(frame)`, `polars.DataFrame(frame)`.
+    removed records of the frame since then, unless on_trimmed="skip". Safe to share between threads. Every library that
+    reads an Arrow stream reads a frame: `pyarrow.table(frame)`, `polars.DataFrame(frame)`.
 
     Also:
 

@@ -22,7 +22,7 @@ from tinymq.client.produce.producer import LEAVING_IN_ERROR_S, ProducerCore
 
 
 class Record(TypedDict):
-    """What a record has beside its value, by the names that every `send` and `append` give it."""
+    """The properties of a record beside its value, by the names that every `send` and `append` give them."""
 
     key: bytes | None
     headers: HeadersLike | None
@@ -114,8 +114,8 @@ class Producer(ProducerCalls):
             and deliver_at is None
             and (topics := self._plain_topics)
         ):
-            # What most programs send is appended here, as Batcher.append and ProducerBatch.put do it. Their calls would
-            # take longer than all the rest. What does not simply join an open batch is left to them, and so are errors.
+            # Most records are appended here, as Batcher.append and ProducerBatch.put do it: calling those would take
+            # longer than all the rest. They get the records that do not simply join an open batch, and errors.
             try:
                 buffer = topics[topic]
             except (KeyError, TypeError):

@@ -49,7 +49,7 @@ class FrameDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
 
 
 def aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch itself, or a copy if a buffer of it lies anywhere.
+    """The batch itself, or a copy if one of its buffers is not aligned.
 
     A batch lies where it was received. Arrow's engine copies such a buffer, too, and prints a warning for each of them.
     """

@@ -123,7 +123,7 @@ class FrameCore:
             answers = await list_offsets(self._cluster, topic, asks, timeout_s=left(), leader_only=self._leader_only)
             return {p: (answer.log_start, answer.offset, answer.high_watermark) for p, answer in answers.items()}
 
-        # The end is asked first: what arrives between the questions is behind it, and is in no range.
+        # The end is asked first: records that arrive between the questions are behind it, and in no range.
         stored = {p: (start, end) for p, (start, _, end) in (await ask(END)).items()}
         first, last = self._offsets
         wanted = dict.fromkeys(partitions, (first, last))

@@ -44,7 +44,7 @@ class AssignedBuffer:
     # ---- the taker --------------------------------------------------------------------------------------------
 
     def more(self) -> bool:
-        """Fill `at_hand`. False: no message waits, or a partition is leaving. What was taken before is done."""
+        """Fill `at_hand`. False: no message waits, or a partition is leaving. Messages taken before count as done."""
         with self._lock:
             self._all_done()
             if self.leaving or not self._refill():  # the loop gives them up first
@@ -55,7 +55,7 @@ class AssignedBuffer:
             return True
 
     def next_messages(self, count: int) -> list[Message]:
-        """Take up to `count` messages. What was taken before is done."""
+        """Take up to `count` messages. Messages taken before count as done."""
         found: list[Message] = []
         with self._lock:
             self._all_done()
@@ -92,7 +92,7 @@ class AssignedBuffer:
         return not self._ready and (self._messages is None or self._messages.empty)
 
     def done(self) -> None:
-        """What the taker has is done: it asks for more, or it ended cleanly."""
+        """Note that the messages in the taker's hand are done: it asks for more, or it ended cleanly."""
         with self._lock:
             self._all_done()
 
@@ -170,8 +170,8 @@ class AssignedBuffer:
     def _put_back(self) -> None:
         """Take the rest of a batch from the taker, and make it the next batch.
 
-        An iteration that draws from the batch ends there, and asks for more. What it drew stays in its hand. For the
-        loop: an interrupt in the middle of this would lose the rest.
+        An iteration that draws from the batch ends there, and asks for more. The messages that it drew stay in its
+        hand. For the loop: an interrupt in the middle of this would lose the rest.
         """
         self.at_hand = NOTHING
         if self._messages is None or self._place is None:

@@ -95,7 +95,7 @@ class ConsumerCore:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message. Waits for it without a limit. What was handed out before is done."""
+        """The next message. Waits for it without a limit. Messages that were handed out before count as done."""
         while True:
             for message in self.at_hand:
                 return message
@@ -131,7 +131,7 @@ class ConsumerCore:
         return self._may_hand_out and self._buffer.more()
 
     def batch(self) -> Iterator[Message]:
-        """What `more` has found, to be drawn until it ends: by then the session may have ended, too."""
+        """The messages that `more` has found. The iterator ends early if the member's session ends."""
         membership = self._membership
         if self._at_most_once or membership is None:
             return iter(self.at_hand)
@@ -152,8 +152,8 @@ class ConsumerCore:
 
     @trimming
     async def arrival(self, timeout_s: float | None) -> bool:
-        """Wait until a message waits. What was handed out before is done. False: the time is up. Raises what stopped
-        the consumer."""
+        """Wait until a message waits. Messages that were handed out before count as done. False: the time is up. Raises
+        the error that stopped the consumer."""
         await self.open()
         buffer = self._buffer
         buffer.done()

@@ -1,5 +1,6 @@
-"""What the fetchers and the membership of a group ask of a store of fetched records. Two stores implement it: one for
-an application that takes records in turn (assigned_buffer.py), one for handlers (parallel_buffer.py)."""
+"""The interface of a store of fetched records, as the fetchers and the membership of a group use it. Two stores
+implement it: one for an application that takes records in turn (assigned_buffer.py), one for handlers
+(parallel_buffer.py)."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class FetchedRecords(Protocol):
         ...
 
     def release(self, place: TopicPartition) -> int | None:
-        """Give a partition up, and return the offset behind what is done. None: it is in hand, and leaves later."""
+        """Give a partition up, and return the offset behind its last record that is done. None: a record of it is in
+        hand, so the partition leaves later."""
         ...
 
     def leave(self, place: TopicPartition) -> int:

@@ -1,4 +1,4 @@
-"""What a member does with the partitions that its group gives it: open their cursors, read, commit, and let go."""
+"""A member's work on the partitions that its group assigns to it: open their cursors, read, commit, and let go."""
 
 from __future__ import annotations
 
@@ -295,9 +295,10 @@ class GroupReading:
         cursor.probed_s = self._cluster.clock.monotonic()
 
     async def reopen(self, place: TopicPartition, cursor: MemberCursor, timeout_s: float) -> TinymqError | None:
-        """Go on from where the group is: somebody moved it, or it was not committed; or the partition is another's.
+        """Read on from the group's own offset, after somebody moved it or a transaction was rolled back. Gives the
+        partition up if another member owns it.
 
-        Returns the error if nobody knows.
+        Returns the error if that offset cannot be found out.
         """
         membership = self.membership
         command = cursors.opening(cursor.epoch, EARLIEST)

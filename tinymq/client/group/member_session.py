@@ -24,7 +24,7 @@ HEARTBEATS = 3  # within rejoin_ms
 RETRY_S = 0.1
 WAIT_S = 5.0  # for another assignment, in one request
 LEAVE_S = 2.0
-LOOK_S = 0.02  # at least, between two looks whether the time is over
+LOOK_S = 0.02  # the shortest pause between two checks whether the session's time is over
 
 _SECOND = itemgetter(1)
 
@@ -110,7 +110,7 @@ class MemberSession:
         """Hand these messages out as long as the member may, by what it knows now. Then ask again.
 
         The time is compared before each message is drawn, all of it by C code: a line of Python for each message costs
-        as much as the message. A message that is not handed out is not drawn.
+        as much as the message. A message is not drawn unless it is handed out.
         """
         in_time = takewhile(self._state.until_s.__gt__, iter(self._clock.monotonic, None))
         return map(_SECOND, zip(in_time, messages, strict=False))
@@ -228,7 +228,7 @@ class MemberSession:
                 await self._clock.sleep(RETRY_S)
 
     def _take(self, reply: pb.AwaitAssignmentReply) -> bool:
-        """Take a new assignment. False: it is not one of the present coordinator."""
+        """Take a new assignment. False: it comes from a coordinator that was replaced."""
         assignment = [
             Assigned(TopicPartition(each.topic, each.partition), Ownership(each.topic_id, each.epoch), each.revoking)
             for each in reply.owned

@@ -1,11 +1,12 @@
-"""The rules of a member of a stream group, as a value without I/O: what it owns, until when, and what it tells.
+"""The rules of a member of a stream group, as a value without I/O: which partitions it owns, until when, and its
+heartbeats.
 
-Each rule closes a way to hand a partition's records out twice, or to read a partition no more (docs/groups.md):
+Each rule closes a way to hand a partition's records out twice, or to stop reading a partition (docs/groups.md):
 
-- The member owns nothing once `rejoin_ms` has passed since it *sent* the last heartbeat that was answered. What it
-  owned by then stays lost: a late answer extends the time, and gives nothing back.
+- The member owns nothing once `rejoin_ms` has passed since it *sent* the last heartbeat that was answered. Partitions
+  that it lost so stay lost: a late answer extends the time, and gives nothing back.
 - Each heartbeat has a rising number and the full list of what the member owns.
-- A heartbeat names the newest epoch that was taken or dropped. An assignment is no heartbeat's answer.
+- A heartbeat names the newest epoch that was taken or dropped. Assignments do not arrive as answers to heartbeats.
 - An assignment of an epoch that was taken or dropped before is not taken again.
 - An assignment of a coordinator that was replaced changes nothing.
 """
@@ -20,7 +21,7 @@ from tinymq.client.group.fetched_records import TopicPartition
 
 
 class Ownership(NamedTuple):
-    """What a member owns a partition by."""
+    """The proof that a member owns a partition."""
 
     topic_id: bytes
     epoch: int
@@ -47,7 +48,7 @@ class Beat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChange:
-    """What an assignment changes: partitions to drop, to let go, and to read."""
+    """The effects of an assignment: partitions to drop, to let go, and to read."""
 
     lost: Sequence[TopicPartition] = ()
     revoke: Sequence[tuple[TopicPartition, Ownership]] = ()
@@ -84,13 +85,13 @@ class MemberState:
         return [] if self.alive(now_s) else self.drop(list(self.owned))
 
     def drop(self, places: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Own these partitions no more; return those that were owned."""
+        """Give up these partitions; return those that were owned."""
         dropped = [place for place in places if self.owned.pop(place, None) is not None]
         self._revoking.difference_update(dropped)
         return dropped
 
     def let_go(self, place: TopicPartition, grant: Ownership, *, fenced_at: int = 0) -> None:
-        """Own a partition no more by that grant. One that was assigned again meanwhile stays.
+        """Give up a partition that is owned by this grant. It stays if it was assigned again meanwhile.
 
         `fenced_at`: the epoch that its cursor has, if that is above the member's.
         """
@@ -115,10 +116,10 @@ class MemberState:
     ) -> list[TopicPartition]:
         """Take a heartbeat's answer. `lost`: (topic id, partition) of its list that are not the member's.
 
-        Returns the partitions that the member owns no more.
+        Returns the partitions that the member no longer owns.
         """
-        # First what the time took away, then the extension: the coordinator may have given it to another member, or
-        # not, but the application was told nothing else meanwhile.
+        # First drop everything if the time was over before the answer came: the coordinator may have assigned the
+        # partitions to other members meanwhile. Only then extend the time.
         dropped = self.expired(now_s)
         self._joined = True
         self._term = max(self._term, term)
@@ -153,7 +154,8 @@ class MemberState:
         return AssignmentChange(lost, [(each.place, each.grant) for each in leaving], take)
 
     def is_fresh(self, each: Assigned, before: int) -> bool:
-        """Whether a partition is assigned anew. `before`: the newest epoch that was taken or dropped before."""
+        """Whether a partition is assigned and not owned already. `before`: the newest epoch that was taken or dropped
+        before."""
         return each.place not in self.owned and each.grant.epoch > before
 
     def is_current(self, term: int) -> bool:

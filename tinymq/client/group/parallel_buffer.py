@@ -83,7 +83,7 @@ class ParallelBuffer:
         return partition.failures
 
     def resume(self, message: Message) -> None:
-        """Hand out a record again that failed."""
+        """Let a failed record be handed out again."""
         place = TopicPartition(message.topic, message.partition)
         partition = self._partitions.get(place)
         if partition is not None and partition.pausing and partition.messages and partition.messages[0] is message:

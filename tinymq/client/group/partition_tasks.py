@@ -52,7 +52,7 @@ class PartitionTasks:
         self._tasks[place] = asyncio.create_task(self._fetch(place, fetcher))
 
     def stop(self, place: TopicPartition) -> None:
-        """Fetch no more of a partition. What was fetched stays in the buffer."""
+        """Stop fetching from a partition. Records that were fetched stay in the buffer."""
         task = self._tasks.pop(place, None)
         if task is not None:
             task.cancel()

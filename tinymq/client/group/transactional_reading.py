@@ -1,4 +1,4 @@
-"""What a transaction needs of a member: what the member has handed out, and the way back if that is not committed."""
+"""A member as a transaction uses it: the offsets that it has handed out, and the way back if they are not committed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class TransactionalReading:
     """A member whose offsets are committed by transactions, one after the other."""
 
     def __init__(self, reading: GroupReading, buffer: AssignedBuffer, timeout_s: float) -> None:
-        self.rolled_back = False  # what was handed out comes again, before anything else is handed out
+        self.rolled_back = False  # uncommitted messages have to be handed out again before any others
         self._reading = reading
         self._buffer = buffer
         self._timeout_s = timeout_s
         self._claimed = False  # an open transaction will commit its offsets
 
     def claim(self) -> None:
-        """Begin to be read in a transaction. Raises InvalidRequest: another one is open."""
+        """Let a transaction commit the offsets of this member. Raises InvalidRequest while another one does."""
         if self._claimed:
             raise InvalidRequest(
                 "another transaction commits the offsets of this consumer", hint="commit or roll it back first"
@@ -40,10 +40,10 @@ class TransactionalReading:
         self._claimed = True
 
     def handed_out(self) -> list[HandedOut]:
-        """What was handed out and is not committed, the newest messages included.
+        """The offsets that were handed out and are not committed, including the newest messages.
 
-        Raises InvalidRequest (the consumer is closed), TransactionAborted: a part of it is another member's by now,
-        which handles it again; or all was rolled back, and nothing was handed out since.
+        Raises InvalidRequest (the consumer is closed), TransactionAborted: another member has got a partition and will
+        handle its messages again; or nothing was handed out since a rollback.
         """
         reading = self._reading
         if reading.ended:

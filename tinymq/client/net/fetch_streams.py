@@ -104,7 +104,8 @@ class BrokerFetchStream:
                 connection.outbox.put_nowait(pb.FetchRequest(request_id=request_id, cancel=True))
 
     def _has_time(self, connection: _Connection, started_s: float, timeout_s: float) -> bool:
-        """May a fetch wait longer while bytes arrive? If no answer came since, they are of its own: without a bound."""
+        """May a fetch wait longer while bytes arrive? Without a bound if no answer has come since it began, because the
+        bytes are then those of its own answer."""
         return connection.heard_s < started_s or self._clock.monotonic() - started_s < SLOW_TIMES_MAX * timeout_s
 
     def _silent(self, connection: _Connection, started_s: float) -> BrokerUnreachable:

@@ -151,7 +151,7 @@ class _Stream:
         self._call.cancel()
 
     def _parsed(self, kind: type[R], data: bytes) -> R:
-        """Read a reply. Raises OutcomeUnknown for bytes that are none."""
+        """Read a reply. Raises OutcomeUnknown for bytes that do not parse."""
         try:
             return kind.FromString(data)
         except DecodeError as error:
@@ -291,7 +291,8 @@ class GrpcLink:
         return BrokerUnreachable(f"{self._address}: {why}") if why else error
 
     def _identity(self) -> Metadata:
-        """What every call says of this client. Raises InvalidConfig for a token that others could read."""
+        """The metadata by which every call identifies this client. Raises InvalidConfig for a token that others could
+        read."""
         token = self._token.token_for(self._address, encrypted=self._encrypts)
         return (*self._metadata, (AUTHORIZATION, f"Bearer {token}")) if token else self._metadata
 

@@ -36,7 +36,7 @@ class TokenSender:
         return self._token.reveal()
 
     def _read(self) -> None:
-        """Read the file if it is another one than before. Raises InvalidConfig."""
+        """Read the file if it was replaced or changed. Raises InvalidConfig."""
         try:
             status = os.stat(self._file)
             version = status.st_mtime_ns, status.st_size, status.st_ino

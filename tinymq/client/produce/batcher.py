@@ -102,7 +102,7 @@ class Batcher:
         """Append one record. None: not now, because the topic is not open, the partition not known, or the buffer full.
 
         Raises InvalidRequest, BatchTooLarge or UnknownPartition for a record that can never be appended. With `alone`,
-        the thread may get the queue for a lone record, and finds that by `QueueOwners.claimed`.
+        the thread may become the owner of the queue for a lone record; `QueueOwners.claimed` tells whether it did.
         """
         pool = self.pool
         try:
@@ -144,7 +144,7 @@ class Batcher:
         self, buffer: TopicBuffer, queue: SendQueue | None, cells: Cells, pairs: Headers | None, size: int,
         bound: bool, alone: bool,
     ) -> Delivery:  # fmt: skip
-        """Append a record, for which no batch is open, or none with room. `queue`: None if a partitioner chooses it."""
+        """Append a record when no open batch has room for it. `queue`: None if a partitioner chooses it."""
         full: list[ProducerBatch] = []  # to be encoded
         try:
             with self.lock:

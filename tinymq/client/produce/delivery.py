@@ -34,13 +34,13 @@ class Scheduled:
 
     topic: str
     partition: int
-    schedule_id: int  # of this record alone in its partition, for good; 0: a duplicate of one that was not delayed
+    schedule_id: int  # unique in its partition, also later; 0: the duplicate of a record that was not delayed
     deliver_at: datetime  # in UTC; not before this, by the clock of the partition's leader
     duplicate: bool = False  # an earlier attempt of the same send, or a record with its message id, is stored already
 
 
 class _RecordDelivery(ABC, Generic[Result]):
-    """What the deliveries of one record have in common. Each shares its batch's completion, so it is cheap."""
+    """The common base of deliveries of one record. Each shares its batch's completion, so it is cheap."""
 
     __slots__ = ("_batch", "_row")
 
@@ -53,7 +53,7 @@ class _RecordDelivery(ABC, Generic[Result]):
         return self._batch.done
 
     def result(self, timeout: float | None = None) -> Result:
-        """Wait until the record is acknowledged, and return what became of it.
+        """Wait until the record is acknowledged, and return the result.
 
         Raises the error that ended the delivery: a definite failure, or OutcomeUnknown. After `timeout` seconds it
         raises TimeoutError, and the record is still being sent.

@@ -22,7 +22,8 @@ RENEWAL_S = 0.5  # how often to look again while some leader is unreachable
 
 
 class Placement:
-    """The placement of one producer. Calls `look` when a leader may be reachable again only because time has passed."""
+    """The placement of one producer. Calls `look` when enough time has passed that an unreachable leader may be tried
+    again."""
 
     def __init__(self, cluster: Cluster, batcher: Batcher, look: Callable[[], None]) -> None:
         self._cluster = cluster

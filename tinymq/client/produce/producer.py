@@ -76,7 +76,7 @@ class ProducerCore:
         self._soon = wake
         self._direct: BlockingSender | None = None
         self.append = self.batcher.append  # the synchronous half of send; the facade's threads call it
-        if staging is None:  # what is staged and not committed is dropped, so nothing is delivered at the exit
+        if staging is None:  # staged records need no delivery at the exit: without a commit they are dropped
             self._process = os.getpid()  # set last: an object that has it is fully initialised
             exit.enter(self)
         forks.in_child(self, ProducerCore._forked)

@@ -18,7 +18,7 @@ class QueueOwners:
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
-        # A thread, and the one batch of the queue that it owns. Void unless the owner of that queue is THREAD.
+        # A thread, and the one batch of the queue that it owns. The claim is void unless the queue's owner is THREAD.
         self._claim: tuple[int, ProducerBatch] | None = None
 
     def may_claim(self, queue: SendQueue) -> bool:

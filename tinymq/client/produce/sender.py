@@ -55,7 +55,7 @@ class Sender:
     def __init__(
         self, cluster: Cluster, config: ProducerConfig, batcher: Batcher, staging: SenderTransaction | None = None
     ) -> None:
-        """`staging`: the transaction of all batches. None: they belong to none."""
+        """`staging`: the transaction to which all batches belong, or None."""
         self._cluster = cluster
         self._clock = cluster.clock
         self._config = config
@@ -130,7 +130,7 @@ class Sender:
             return
         self._move(queue)
         if queue.idle:
-            self._drive(queue)  # which gives it to nobody
+            self._drive(queue)  # which leaves the queue without an owner
             return
         if self._staging is not None and not self._staging.admits(queue, self.look):
             return
@@ -220,8 +220,9 @@ class Sender:
         else:
             queue.acknowledged(batch)
             self._batcher.pool.release(batch.bytes)
-            # By a message id, this may be a duplicate of a record of the other kind. One that was not delayed has no
-            # schedule id, and was delivered when it was appended; one that was delayed has no offset that is known.
+            # The batch may be a duplicate, by its message id, of a delayed record where this one is not delayed, or the
+            # reverse. A record that was not delayed has no schedule id, and was delivered when it was appended. The
+            # offset of one that was delayed is unknown.
             if batch.due is not None:
                 batch.scheduled = (result.schedule_id, result.deliver_at_us or result.append_time_us)
             has_offset = self._staging is None and not result.schedule_id
@@ -344,7 +345,7 @@ class Sender:
             self._undelivered.report()
 
     def abandon(self, error: TinymqError) -> None:
-        """Close at once, and end all batches with `error`. Not while a thread delivers by itself."""
+        """Close at once, and end all batches with `error`. Only while no thread sends by itself."""
         self._batcher.close()
         self._seal_due(all_open=True)
         self._stop()

@@ -79,7 +79,7 @@ class ChannelReader:
 
     @trimming
     async def arrival(self, timeout_s: float | None) -> bool:
-        """Wait until `take` has a message. Returns False if there is none, and none came in time."""
+        """Wait until `take` has a message. Returns False if no message came in time."""
         await self.open()
         if self._reader is None:
             self._reader = self._log.reader(self._resume, None, reader_config(self._config))

@@ -55,7 +55,7 @@ class PartitionLog:
         )
 
     async def get(self, offset: OffsetLike) -> Message:
-        """The message at an offset. Raises OffsetOutOfRange if there is none, or none any more."""
+        """The message at an offset. Raises OffsetOutOfRange if it does not exist yet, or was removed."""
         position = read_offset(offset)
         bounds = await self._bounds()
         if not bounds.log_start <= position < bounds.high_watermark:

@@ -131,7 +131,7 @@ class QueueCore:
         return await self.reader.peek()
 
     async def get(self, offset: OffsetLike) -> Message:
-        """The message at an offset; moves nothing. Raises OffsetOutOfRange if there is none, or none any more."""
+        """The message at an offset; moves nothing. Raises OffsetOutOfRange if it does not exist yet, or was removed."""
         self.reader.check()
         return await self._log.get(offset)
 

@@ -67,7 +67,8 @@ class GroupSource:
         return self._source
 
     async def _kind(self) -> Kind:
-        """The kind of the group that is there. Raises WrongKind if the subscription asks for the other one."""
+        """The kind of the existing group, or that of the group to create. Raises WrongKind if the subscription asks for
+        another one."""
         from tinymq.client.admin.broker_calls import BrokerCalls  # here: most programs need no admin calls
         from tinymq.client.admin.groups import GroupCalls
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TICK_S = 0.5
-LOOP_SILENT_S_MAX = 5.0  # a loop that was not heard for so long is blocked: nothing of this process is live
-DETACHED_S_MAX = 30.0  # so long a group's failover may take before a probe should give the process up
+LOOP_SILENT_S_MAX = 5.0  # a loop that has not ticked for so long is blocked, so no handler of this process is live
+DETACHED_S_MAX = 30.0  # time for a group's failover, before a probe should restart the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class HandlerHealth:
     handler: str
     group: str
     live: bool
-    state: str  # "joining", "handling", "detached" (its session broke, and returns), "failed" or "stopped"
+    state: str  # "joining", "handling", "detached" (its session broke; it joins again), "failed" or "stopped"
     running: int  # handlers that have begun and not ended
     oldest_s: float  # how long the oldest of these has run; 0.0 without one
     handled: int  # records, since `serve` began

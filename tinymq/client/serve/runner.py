@@ -39,7 +39,7 @@ class HandlerRunner:
         self._pool: ThreadPoolExecutor | None = None
 
     async def start(self) -> None:
-        """Join the group and begin to handle. Raises what makes that impossible."""
+        """Join the group and begin to handle. Raises the error if that fails."""
         await self._source.open()
         if not self._subscription.asynchronous:
             count = self._subscription.concurrency
@@ -147,7 +147,8 @@ class HandlerRunner:
 
 
 def _outcome(handler: Callable[[Record], object], record: Record) -> BaseException | None:
-    """Call a handler in a thread. What it raises is returned: SystemExit in a future would end the client's loop."""
+    """Call a handler in a thread. Returns the exception that the handler raised: SystemExit in a future would end the
+    client's loop."""
     try:
         handler(record)
     except BaseException as error:

@@ -19,7 +19,7 @@ from tinymq.client.serve.source import Source
 from tinymq.client.serve.subscription import Subscription, Subscriptions
 from tinymq.client.work.worker import Wake
 
-STOP_TIMEOUT_S = 30.0  # of `run` and `serve`: for the handlers that have begun
+STOP_TIMEOUT_S = 30.0  # how long `run` and `serve` wait for the handlers that have begun
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -38,7 +38,7 @@ class Handlers:
         return self._run is None
 
     async def serve(self, cluster: Cluster, stop_timeout_s: float, wake: Wake) -> None:
-        """Handle records until `stop`, and then finish what is started. Raises what ended a subscription.
+        """Handle records until `stop`, and then finish what is started. Raises the error that ended a subscription.
 
         `wake` runs a callback on the client's loop, from any thread.
         """

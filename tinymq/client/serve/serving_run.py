@@ -51,7 +51,7 @@ class ServingRun:
     async def run(self, stop_timeout_s: float) -> None:
         """Handle records until `stop`. Then wait up to `stop_timeout_s` for the handlers that have begun.
 
-        A cancellation counts as `stop`, and is raised when all is done. Raises what ended a subscription.
+        A cancellation counts as `stop`, and is raised when all is done. Raises the error that ended a subscription.
         """
         ticking = asyncio.create_task(self._tick())
         cancelled: asyncio.CancelledError | None = None

@@ -1,4 +1,4 @@
-"""What handlers get their records from. Members of stream groups and workers of queue groups implement it."""
+"""The source of records for handlers. Members of stream groups and workers of queue groups implement it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ class Source(Protocol):
         ...
 
     async def open(self) -> None:
-        """Join the group. Raises what makes that impossible."""
+        """Join the group. Raises the error if that fails."""
         ...
 
     async def take(self) -> Record | None:
-        """Wait for a record whose handler may start now. None: `stop` was called. Raises what ended the source."""
+        """Wait for a record whose handler may start now. None: `stop` was called. Raises the error that ended the
+        source."""
         ...
 
     def done(self, record: Record) -> None:

@@ -1,4 +1,4 @@
-"""What an application subscribes: a handler, its topics and its group. Values, checked when they are made; no I/O."""
+"""A subscription of an application: a handler, its topics and its group. Values, checked when they are made; no I/O."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Subscription:
     on_error: OnError = "retry"
     start: Place = "earliest"
     instance_id: str | None = None
-    settings: Mapping[str, object] = field(default_factory=dict)  # of either kind, as long as that is open
-    kind: Kind | None = None  # None: that of the group, and "stream" for a group that is not there
-    group_settings: Mapping[str, object] | None = None  # of a queue group that the handler makes
+    settings: Mapping[str, object] = field(default_factory=dict)  # of either kind of group, while `kind` is None
+    kind: Kind | None = None  # None: the kind of the existing group, or "stream" for a new one
+    group_settings: Mapping[str, object] | None = None  # for the queue group that the handler creates
 
     def of_kind(self, kind: Kind) -> Subscription:
         """This subscription for a group of that kind.

@@ -1,4 +1,5 @@
-"""What a handler raises to say what becomes of its record. Every other exception follows the group's own policy."""
+"""The exceptions by which a handler decides what happens to its record. Every other exception follows the group's own
+policy."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class AckedJobs:
             return
         await self._calls.add(self._transaction, [], left(), offsets=list(by_place))
         staging = (self._stage_in(place, parts, left()) for place, parts in by_place.items())
-        for error in await asyncio.gather(*staging, return_exceptions=True):  # all, before anything is rolled back
+        for error in await asyncio.gather(*staging, return_exceptions=True):  # wait for all before rolling back
             if error is not None:
                 raise error
 
@@ -79,8 +79,8 @@ class AckedJobs:
             part.work.worker.staged(part.work)
 
     def ended(self, *, committed: bool | None) -> None:
-        """The transaction is over. Unless it was committed, its jobs are not: those whose acks were not staged are in
-        hand again, and the brokers give the others back. None: the outcome is not known."""
+        """The transaction is over. If it was rolled back, jobs whose acks were not staged are in hand again, and the
+        brokers grant the others to any worker. None: the outcome is unknown."""
         in_hand, self._in_hand = self._in_hand, {}
         for job, before in in_hand.items():
             job._take_back(before)

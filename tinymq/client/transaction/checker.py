@@ -1,4 +1,4 @@
-"""AsyncChecker: answers what became of half messages whose senders did not say it."""
+"""AsyncChecker: answers for half messages whose senders neither committed nor rolled them back."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class AsyncChecker:
 
     async def close(self, timeout: float | None = STOP_TIMEOUT_S) -> None:
         """Take no further checks, and wait for the handlers that have begun, up to `timeout` seconds; None: without a
-        limit. What is not answered is asked of another checker. A second call does nothing."""
+        limit. Checks without an answer go to another checker. A second call does nothing."""
         self._cluster.check_loop()
         check_wait(timeout)
         self._closed = True
@@ -157,11 +157,11 @@ class AsyncChecker:
                 await self._calls.count(ref, message.number, self._timeout_s)
             else:
                 await self._calls.end(ref, verdict == "commit", self._timeout_s, visible=False)
-        except TinymqError as error:  # it was decided meanwhile, perhaps otherwise; or it is checked again
+        except TinymqError as error:  # the half message is decided, perhaps otherwise, or it will be checked again
             LOG.warning("half message %s of %s, answered with %s: %s", name, self.producer_group, verdict, error)
 
     async def _ask(self, check: HalfCheck) -> Verdict:
-        """Call the handler. Raises what it raises, and InvalidRequest for an answer that is no verdict."""
+        """Call the handler. Raises the handler's exception, and InvalidRequest for an answer that is not a verdict."""
         if self._pool is not None:
             verdict = await asyncio.get_running_loop().run_in_executor(self._pool, self._handler, check)
         else:
@@ -175,7 +175,7 @@ class AsyncChecker:
         return verdict
 
     async def _topic(self, topic_id: bytes) -> str:
-        """The name of a topic; its id if it is not there any more."""
+        """The name of a topic, or its id in hex if it was deleted."""
         for refreshed in (False, True):
             if refreshed:
                 await self._cluster.refresh(timeout_s=self._timeout_s, every=True)

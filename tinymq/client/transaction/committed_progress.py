@@ -1,4 +1,4 @@
-"""What one transaction commits beside its records: offsets of consumers, and acks of workers."""
+"""The progress that a transaction commits beside its records: offsets of consumers, and acks of workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CommittedProgress:
     async def stage(self, timeout_s: float, on_failed: Callable[[TinymqError], None]) -> None:
         """Stage the offsets and the acks. `on_failed` is told why the transaction cannot be committed."""
         both = (self.offsets.stage(timeout_s), self.jobs.stage(timeout_s))
-        for error in await asyncio.gather(*both, return_exceptions=True):  # both, before anything is rolled back
+        for error in await asyncio.gather(*both, return_exceptions=True):  # wait for both before rolling back
             if isinstance(error, TinymqError):
                 on_failed(error)
             elif error is not None:

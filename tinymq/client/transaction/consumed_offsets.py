@@ -14,7 +14,7 @@ from tinymq.proto import tinymq_pb2 as pb
 
 
 class ConsumedOffsets:
-    """What the members of groups have handed out by the time of the commit."""
+    """The offsets that members of groups have handed out by the time of the commit."""
 
     def __init__(self, cluster: Cluster, calls: TransactionalIdCalls, begun: Begun) -> None:
         self.counts: Counter[Place] = Counter()  # the number of staged offsets, by partition

@@ -1,4 +1,4 @@
-"""What a checker's handler gets, and what it says. Values only."""
+"""The argument and the result of a checker's handler. Values only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HalfCheck:
     value: bytes | None
     headers: Headers
     timestamp_us: int  # the sender's, since 1970 UTC
-    context: bytes  # what the sender said of it
+    context: bytes  # what the sender passed to `half_message`
     begun_at: datetime
     number: int  # how many checks were answered before, all of them with "unknown"
 

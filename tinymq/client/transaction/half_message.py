@@ -30,7 +30,7 @@ CHECK_AFTER_S = 6.0
 CHECK_AFTER_S_MIN, CHECK_AFTER_S_MAX = 1.0, 3600.0
 CONTEXT_BYTES_MAX = 4096
 BYTES_MAX = MIB - 16 * 1024  # of its record: what a checker can be shown
-STAGED_S_MAX = 60.0  # brokers drop, after twice this time, what was begun and never stored
+STAGED_S_MAX = 60.0  # after twice this time, brokers drop a half message that was begun and never stored
 UNKNOWN_HINT = "call it again; if nobody answers, the checkers of the producer group are asked"
 
 
@@ -146,7 +146,7 @@ async def send_half_message(
 
 
 async def _drop(calls: HalfCalls, staging: HalfStaging) -> None:
-    """Roll back what was begun, and perhaps stored. Otherwise the checkers are asked, or it is dropped unstored."""
+    """Roll back a half message that was begun, and perhaps stored, so that no checker has to be asked about it."""
     if staging.begun is not None:
         try:
             await asyncio.shield(calls.end(staging.begun.transaction, False, LEAVING_IN_ERROR_S, visible=False))

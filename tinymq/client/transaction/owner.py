@@ -63,7 +63,7 @@ class Owner:
         return self._open
 
     async def take(self, timeout_s: float) -> TransactionalIdDescription:
-        """Register the id again, and return its state. A fenced owner may do so, and is not fenced any more.
+        """Register the id again, and return its state. This also ends the fencing of an owner that was fenced.
 
         Raises InvalidRequest (a transaction is open here), Fenced (another program registered at the same time),
         Denied, QuotaExceeded, DeadlineExceeded, OutcomeUnknown.
@@ -83,7 +83,8 @@ class Owner:
         return found
 
     def ended(self, begun: Begun, error: TinymqError | None) -> None:
-        """Note that a transaction is over, and why. After Fenced, this client begins no further one of the id."""
+        """Note that a transaction is over, and why. After Fenced, this client begins no further transaction of the
+        id."""
         if self._open is begun:
             self._open = None
         if isinstance(error, Fenced):

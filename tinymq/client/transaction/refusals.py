@@ -1,4 +1,4 @@
-"""What a transaction refuses, and what it raises when it fails. Pure."""
+"""The calls that a transaction refuses, and the errors that it raises when it fails. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One attempt at a task of Spark's sink: a set of batches that becomes visible if its driver commits it. Internal.
 
-A producer of its own stages the records, as that of a transaction does. The difference is whose decision it is: the
-attempt only says what it has staged (StagedSet), and `commit_sets` decides over the sets of many tasks, from another
-process. An attempt that ends without an answer leaves nothing to do: its set is dropped by the commit of its version.
+A producer of its own stages the records, as that of a transaction does. The difference is that the attempt does not
+commit: it returns what it has staged (StagedSet), and `commit_sets` commits the sets of many tasks, from another
+process. An attempt that dies needs no cleanup: the commit of its version drops its set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DISCARD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class StagedSet:
-    """What one attempt has staged: all that a commit needs to know. Picklable."""
+    """The batches that one attempt has staged, as a commit needs them. Picklable."""
 
     producer_id: int  # the first three name the transaction of the run
     epoch: int
@@ -77,8 +77,8 @@ class StagedSetCore:
         return True
 
     async def send_batch(self, topic: str, data: pa.RecordBatch, partition: int | None) -> None:
-        """Give a table its place in the buffer, as AsyncProducer.send_batch does. Raises what has failed before: the
-        set cannot be committed any more."""
+        """Give a table its place in the buffer, as AsyncProducer.send_batch does. Raises the first failure: the set can
+        no longer be committed."""
         assert self._producer is not None, "the set has begun"
         try:
             await self._producer.send_batch(topic, data, partition=partition)
@@ -105,7 +105,7 @@ class StagedSetCore:
         return StagedSet(at.producer_id, at.epoch, at.number, self._begun.writer, tuple(batches))
 
     def close(self) -> None:
-        """Send nothing more. What is staged stays until a driver decides."""
+        """Send nothing more. Staged batches stay until a driver decides."""
         if self._renewing is not None:
             self._renewing.cancel()
         if self._partitions is not None:
@@ -132,16 +132,17 @@ class StagedSetCore:
         if self._failure is None:
             self._failure = aborted_by(error)
             if self._producer is not None:
-                self._cluster.loop.call_soon(self._producer.abandon, self._failure)  # not while the sender ends batches
+                # later, because the sender is just ending batches
+                self._cluster.loop.call_soon(self._producer.abandon, self._failure)
 
 
 async def commit_sets(cluster: Cluster, version: SinkVersion, sets: Sequence[StagedSet], timeout_s: float) -> bool:
     """Commit a version with these sets, and no others. Returns whether all partitions show the records already.
 
-    A version that is committed already changes nothing. Raises TransactionAborted (nothing of it will ever be visible),
-    VersionReused, Denied, DeadlineExceeded (not decided), OutcomeUnknown: call it again.
+    If the version is committed already, the call changes nothing. Raises TransactionAborted (nothing of it will ever be
+    visible), VersionReused, Denied, DeadlineExceeded (not decided), OutcomeUnknown: call it again.
     """
-    if len({each.transaction for each in sets}) > 1:  # they have the same numbers in both, and cannot be told apart
+    if len({each.transaction for each in sets}) > 1:  # numbers of sets are unique only within a transaction
         raise TransactionAborted("the sets of some tasks were dropped before the others were written")
     counts = Counter[Place]()
     for each in sets:
@@ -156,7 +157,8 @@ async def commit_sets(cluster: Cluster, version: SinkVersion, sets: Sequence[Sta
 
 
 async def discard_sets(cluster: Cluster, application: str, sets: Sequence[StagedSet]) -> None:
-    """Drop the runs of these sets, unless they are committed. What no coordinator hears of is dropped later."""
+    """Drop the runs of these sets, unless they are committed. A run whose coordinator does not answer is dropped when
+    its time is up."""
     calls = TransactionalIdCalls(cluster, application)
     for producer_id, epoch, number in dict.fromkeys(each.transaction for each in sets):
         try:

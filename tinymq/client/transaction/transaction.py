@@ -85,7 +85,7 @@ class TransactionCore:
         self._partitions: AddedPartitions | None = None
         self._progress: CommittedProgress | None = None
         self._producer: ProducerCore | None = None
-        self._batches: Mapping[Place, int] = {}  # staged ones, from the first attempt to commit on
+        self._batches: Mapping[Place, int] = {}  # the staged batches; set by the first call of `commit`
         forks.in_child(self, TransactionCore._forked)
 
     def _forked(self) -> None:
@@ -109,11 +109,11 @@ class TransactionCore:
     async def take_id(self, *, timeout: float | None = None) -> TransactionalIdDescription:
         """Take the transactional id before the first transaction, and return what its coordinator knows.
 
-        Programs that used the id are fenced, and what they had open is rolled back. So `decided_number` and `committed`
-        tell what became of the newest transaction: for programs that keep its `number` elsewhere, as tinymq.outbox
-        does. `timeout` is in seconds (request_timeout_ms, if None). Raises InvalidRequest (a transaction of the id is
-        open here), Fenced (another program took the id at the same time), Denied, QuotaExceeded, DeadlineExceeded,
-        OutcomeUnknown: take it again.
+        Programs that used the id are fenced, and their open transaction is rolled back. So `decided_number` and
+        `committed` tell the outcome of the newest transaction to programs that keep its `number` elsewhere, as
+        tinymq.outbox does. `timeout` is in seconds (request_timeout_ms, if None). Raises InvalidRequest (a transaction
+        of the id is open here), Fenced (another program took the id at the same time), Denied, QuotaExceeded,
+        DeadlineExceeded, OutcomeUnknown: take it again.
         """
         self._cluster.check_loop()
         return await self._owner.take(self._timeout_s(timeout))

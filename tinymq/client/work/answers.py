@@ -75,7 +75,7 @@ class Answers:
 
 
 class _Nothing:
-    """What a thread gets, which has waited already."""
+    """An awaitable for a thread that has waited already."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()

@@ -157,7 +157,7 @@ class BrokerWork:
         for work in works:
             work.leaving = True
         while True:
-            await self._clock.sleep(LEAVE_S)  # at first for threads that are about to begin a job
+            await self._clock.sleep(LEAVE_S)  # the first pause is for threads that are about to begin a job
             if not any(work.unsent or work.settling for work in works):
                 break
         await self._end_writing()
@@ -169,7 +169,7 @@ class BrokerWork:
     def _request_of_all(self) -> pb.WorkRequest | None:
         """The next message, with everything that is due, up to the bounds of one message.
 
-        What is left makes another one due.
+        If something is left, another message is due.
         """
         now_s, request = self._clock.monotonic(), pb.WorkRequest()
         attaching, self._attaching = self._attaching, []

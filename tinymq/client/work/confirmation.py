@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinymq.proto import tinymq_pb2 as pb
 
-LEAST_S = 1.0  # which a group may have for leases and sessions
+LEAST_S = 1.0  # the shortest lease and session that a group may have
 
 
 class Confirmation:

@@ -12,7 +12,7 @@ RUN_MAX = 10_000  # of records in a GrantRun, and of runs in a Grants
 
 
 class Verb(IntEnum):
-    """What a worker says of a grant. The numbers are those of WorkSettle.Verb."""
+    """A worker's report on a grant. The numbers are those of WorkSettle.Verb."""
 
     START = 1
     ACK = 2

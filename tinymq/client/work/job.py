@@ -15,12 +15,12 @@ from tinymq.client.work.grants import Grant, Verb
 if TYPE_CHECKING:
     from tinymq.client.work.partition_work import PartitionWork
 
-ERROR_LENGTH_MAX = 4096  # what a broker keeps of the error of a nack or a reject
+ERROR_LENGTH_MAX = 4096  # bytes that a broker keeps of the error of a nack or a reject
 DELAY_S_MAX = 30 * 86_400.0
 
 
 class JobState(Enum):
-    """What has become of a job."""
+    """The state of a job."""
 
     WAITING = 0  # leased, and not handed out
     TAKEN = 1  # in the application's hand, which has not begun it
@@ -59,10 +59,11 @@ class Job:
             handle(job.value)
             job.ack()
 
-    A job that is not settled stays leased as long as its worker lives. What can no longer be settled is told by the
-    worker's `on_lost`, and raised by `worker.flush()`. The first of ack, nack, reject and release decides: the same
-    verb again does nothing, and another one raises InvalidRequest. No verb raises for a job that was lost. A job that a
-    transaction has acked (`tx.ack(job)`) is the transaction's: every verb but `extend` raises InvalidRequest.
+    A job that is not settled stays leased as long as its worker lives. The worker's `on_lost` reports jobs that can no
+    longer be settled, and `worker.flush()` raises LeaseLost for them. The first of ack, nack, reject and release
+    decides: the same verb again does nothing, and another one raises InvalidRequest. No verb raises for a job that was
+    lost. A job that a transaction has acked (`tx.ack(job)`) is the transaction's: every verb but `extend` raises
+    InvalidRequest.
 
     `grant` orders the deliveries of a record: of two, the later one has the greater `(grant.term, grant.number)`. A
     database that keeps it can refuse the write of a worker that lost its lease.
@@ -96,7 +97,7 @@ class Job:
         settle: Callable[[Job, Verb, float | None, str], None],
         size: int,
     ) -> None:
-        # The names with an underscore are those of this room, too. Applications see the others.
+        # This whole room uses the names with an underscore. Applications see the others.
         self._message = message
         self.grant = grant
         self._partition_work = partition_work
@@ -186,7 +187,8 @@ class Job:
         With `wait`, durable when this returns: the settlement is on a majority of disks. A thread waits in the call; in
         a coroutine on the client's loop, write `await job.ack(wait=True)`. Raises LeaseLost if the record is delivered
         again, or was; OutcomeUnknown if there is no answer after `timeout` seconds (request_timeout_ms), or if the
-        worker is closed meanwhile; and what ended the worker. Raises InvalidRequest after nack, reject or release.
+        worker is closed meanwhile; otherwise the error that ended the worker. Raises InvalidRequest after nack, reject
+        or release.
         """
         self._decide(Verb.ACK, None, "")
         return self._partition_work.wait(self, timeout) if wait else None
@@ -225,7 +227,7 @@ class Job:
             self._settle(self, Verb.EXTEND, None, "")
 
     def _stage(self) -> JobState:
-        """Leave it to a transaction whether the job is settled, and return the state before: `_take_back` takes it.
+        """Let a transaction decide whether the job is settled. Returns the present state, for `_take_back`.
 
         Raises LeaseLost for a job that is lost, InvalidRequest for one that is settled or acked in a transaction.
         """

@@ -15,7 +15,7 @@ LOOK_S = 0.1  # between looks at leaders that are not attached
 BEATS = 3  # signs of life within the time after which a silent session ends
 EXTENSIONS = 3  # of a lease, within its time
 EARLY = 0.8  # share of the time for which a sign of the leader counts, after which it is asked for the next one
-SILENCE_S = 10.0  # of a broker that has told no session's time yet
+SILENCE_S = 10.0  # of a broker that has not told yet how long its sessions last
 ENDINGS = ("OutcomeUnknown", "SessionEnded", "Closed")  # errors that end an attachment, and not the worker
 
 NewWork = Callable[[Topic, int], PartitionWork]
@@ -46,7 +46,7 @@ class LeaderStreams:
         self._look(topic)
 
     async def attach(self) -> None:
-        """Attach partitions to their leaders, for good."""
+        """Attach partitions to their leaders, now and after each change of leader; never returns."""
         while True:
             if self._topic is not None:
                 known = self._cluster.view.topics.get(self._topic.name)
@@ -63,7 +63,7 @@ class LeaderStreams:
             await self._cluster.clock.sleep(LOOK_S)
 
     async def live(self) -> None:
-        """Show signs of life, and extend what is held, for good."""
+        """Show signs of life, and extend the leases of held jobs, until cancelled."""
         extended_s = self._cluster.clock.monotonic()
         while True:
             told = [work.confirmation for work in self.works.values()]
@@ -87,7 +87,7 @@ class LeaderStreams:
             broker.send()
 
     async def close(self) -> None:
-        """Leave all partitions: the sessions end, and what was not started is free at once."""
+        """Leave all partitions: the sessions end, and other workers get the jobs that were not started at once."""
         await asyncio.gather(*(broker.close() for broker in self._brokers.values()))
 
     def _look(self, topic: Topic) -> None:
@@ -119,7 +119,7 @@ class LeaderStreams:
         return broker
 
     def _left(self, work: PartitionWork, error: TinymqError) -> None:
-        """The partition is attached no more: it is attached again, where it is led now."""
+        """Note that a partition was detached: it is attached again to its present leader."""
         self._attaching.discard(work)
         if isinstance(error, NotLeader):
             self._cluster.learn(work.topic.name, work.partition, error)

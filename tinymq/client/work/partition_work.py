@@ -35,7 +35,7 @@ FINAL = (Verb.ACK, Verb.NACK, Verb.REJECT, Verb.RELEASE)
 
 @dataclass(slots=True)
 class JobSettlement:
-    """What was said of some jobs at once."""
+    """One verb for several jobs, sent as one request."""
 
     verb: Verb
     jobs: list[Job]
@@ -69,8 +69,8 @@ class PartitionWork:
         lost: Callable[[Job, TinymqError], None],
         worker: TransactionalWorker,
     ) -> None:
-        """`settle` is given to jobs, and `wait` waits for the answer to a job's ack. `lost` gets what another worker
-        may have, and that was in hand or settled. `worker` is for transactions."""
+        """`settle` is given to the jobs, and `wait` waits for the answer to a job's ack. `lost` is called with each job
+        that was in hand or settled and that another worker may have now. `worker` is for transactions."""
         self.topic = topic
         self.partition = partition
         self.attachment = 0  # 0: none
@@ -97,7 +97,7 @@ class PartitionWork:
         self._lost = lost
         self._credit = credit  # of this attachment, in all
         self._credit_due = False
-        self._keys: dict[bytes, deque[Job]] = {}  # by key that is out: those that wait for it
+        self._keys: dict[bytes, deque[Job]] = {}  # by the key of a job that is out: the jobs that wait for it
         self._stopped = False
         self._attached_s = 0.0  # when this attachment was sent
 
@@ -112,7 +112,7 @@ class PartitionWork:
         return self.attached and not self.leaving and self.confirmation.is_valid(now_s)
 
     def _is_overdue(self, job: Job, now_s: float) -> bool:
-        """Whether the worker extends the job no more."""
+        """Whether the job has run for so long that the worker no longer extends its lease."""
         return now_s - job._since_s >= self._max_handler_s
 
     def asks(self, now_s: float) -> bool:
@@ -120,7 +120,7 @@ class PartitionWork:
         return bool(self.parked) and self.attached and not self.is_confirmed(now_s)
 
     def resume(self, now_s: float) -> list[Job]:
-        """The parked jobs that may be begun now. Those that are extended no more are given back."""
+        """The parked jobs that may be begun now. Jobs whose leases are no longer extended are given back."""
         ready, overdue = [], []
         for _ in range(len(self.parked)):
             job = self.parked.popleft()
@@ -140,7 +140,7 @@ class PartitionWork:
     # ---- attaching --------------------------------------------------------------------------------------------
 
     def attach(self, attachment: int, now_s: float) -> pb.WorkAttach:
-        """Begin, or begin again, under a new attachment."""
+        """Begin a new attachment, and return the message that asks the leader for it."""
         self.attachment, self.attached, self._attached_s = attachment, False, now_s
         unanswered = [each for each in self.settling.values() if each.verb in FINAL]
         self.settling.clear()
@@ -170,7 +170,7 @@ class PartitionWork:
         )
 
     def detached(self) -> None:
-        """The stream broke, or the leader ended the attachment. What is held stays held until it is listed."""
+        """The stream broke, or the leader ended the attachment. Jobs stay held until the next attachment lists them."""
         self.attachment, self.attached, self.leaving = 0, False, False
 
     def on_attached(self, reply: pb.WorkAttached) -> None:
@@ -178,7 +178,7 @@ class PartitionWork:
         self.keyed = reply.keyed
         self.confirmation.on_attached(reply, self._attached_s)
         self.attached = True
-        for grants in reply.settled:  # before those are dropped that were lost without an answer
+        for grants in reply.settled:  # before the jobs that were lost without an answer are dropped
             for job in self._jobs_of(read_grants(grants)):
                 if self.is_answered(job):
                     self._done(job)
@@ -190,8 +190,8 @@ class PartitionWork:
     def is_answered(self, job: Job) -> bool:
         """Whether an attachment that calls the job's record settled answers what the job's application asked for.
 
-        It answers an ack that was sent. A job in hand is lost: another worker has settled its record. So is one with a
-        nack, which did not count.
+        It answers an ack that was sent. A job in hand is lost, because another worker has settled its record. A job
+        with a nack is lost, too: its nack did not count.
         """
         return job._ack_sent
 
@@ -245,7 +245,7 @@ class PartitionWork:
     def _key_is_free(self, job: Job, *, settled: bool) -> None:
         """The job of a key is settled, or is not ours any more (`settled` is False).
 
-        Begin the key's next one, or give all back.
+        After a settlement, offer the key's next job. Otherwise give back all jobs that wait for the key.
         """
         key = job.message.key
         waiting = self._keys.pop(key, None) if self.keyed and key is not None else None
@@ -273,7 +273,7 @@ class PartitionWork:
             if self.held.pop(job.grant.offset, None) is None:
                 continue
             before, job._loss = job._state, error
-            job._state = JobState.LOST if before is not JobState.STAGED else before  # of that, its transaction tells
+            job._state = JobState.LOST if before is not JobState.STAGED else before  # the transaction reports the loss
             self._free(job)
             self._key_is_free(job, settled=False)
             if before not in (JobState.WAITING, JobState.RELEASED, JobState.STAGED):
@@ -320,7 +320,7 @@ class PartitionWork:
                 self._key_is_free(job, settled=settlement.verb is Verb.ACK)
 
     def requests(self, next_id: Callable[[], int]) -> tuple[list[pb.WorkSettle], list[pb.WorkCredit]]:
-        """What is to be sent now. Nothing while the partition is not attached."""
+        """The messages to send now; none while the partition is not attached."""
         if not self.attached:
             return [], []
         settles = []

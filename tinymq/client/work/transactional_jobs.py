@@ -1,4 +1,4 @@
-"""What transactions need of a worker: requests that stage acks of its jobs, and what happens to the jobs. No I/O."""
+"""A worker as transactions use it: requests that stage acks of its jobs, and their effect on the jobs. No I/O."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StagedTogether(NamedTuple):
 
 
 def divided(jobs: Iterable[Job]) -> Iterator[StagedTogether]:
-    """The jobs by what one request can have: a worker and a partition, one history and generation, JOBS_MAX jobs."""
+    """The jobs in groups that fit one request: of one worker, partition, history and generation, at most JOBS_MAX."""
     parts: dict[tuple[int, int, int], list[Job]] = {}
     for job in jobs:
         parts.setdefault((id(job._partition_work), job.grant.history, job.grant.generation), []).append(job)
@@ -59,7 +59,7 @@ def divided(jobs: Iterable[Job]) -> Iterator[StagedTogether]:
 
 
 def note_staged(work: PartitionWork, jobs: Iterable[Job]) -> None:
-    """The acks of these jobs are staged: they are the transaction's, and the leader may grant others instead."""
+    """Note that the acks of these jobs are staged: the transaction holds the jobs, and the leader may grant others."""
     for job in jobs:
         job._loss = None  # what the leader said while the request was under way
         if work.holds(job):

@@ -151,7 +151,8 @@ class WorkerCore:
 
     @trimming
     async def arrival(self, timeout_s: float | None) -> bool:
-        """Wait until a job is here. False: the time is up, or `stop` was called. Raises what ended the worker."""
+        """Wait until a job is here. False: the time is up, or `stop` was called. Raises the error that ended the
+        worker."""
         await self.open()
         try:
             async with asyncio.timeout(timeout_s):

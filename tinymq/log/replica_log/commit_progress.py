@@ -33,7 +33,7 @@ class CommitProgress:
         self._required = max(self._required, index)
 
     def synced(self, index: int) -> bool:
-        """The disk knows of the commit. Returns True if that is news."""
+        """Note that the commit index is on the disk. Returns True if that is news."""
         rises = index > self.durable
         self.durable = max(self.durable, index)
         return rises

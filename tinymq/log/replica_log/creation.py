@@ -6,7 +6,7 @@ A log that begins behind a snapshot replaces an older one in the same directory.
     2. a segment without entries, and the snapshot, are written; both are named by the snapshot's index + 1. They are
        synced, and then their names
     3. the mark says that the log begins there, and is durable up to there
-    4. what is left of the older log is removed
+    4. the rest of the older log is removed
 
 A start before step 3 is durable opens the older log. The new segment does not follow its last entry, so it is torn.
 After step 3 it opens the new one, and removes everything below the log's first index.

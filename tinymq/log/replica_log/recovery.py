@@ -55,7 +55,7 @@ class _Damage(Exception):
 
 
 def recover(files: Files, mark: DurabilityMark, segment_bytes: int) -> Recovered | None:
-    """Open the log of `mark.group`. Returns None if there is none, and the mark claims none. Blocks."""
+    """Open the log of `mark.group`. Returns None if the log does not exist and its mark claims no entry. Blocks."""
     return LogRecovery(files, mark, segment_bytes).run()
 
 

@@ -1,6 +1,6 @@
 """Reads of frames from a segment, as functions for the executor: they touch nothing but the file.
 
-What they return is verified: the checksums of header and payload, indexes without a gap, and each header chained to
+Every returned entry is verified: the checksums of header and payload, indexes without a gap, and each header chained to
 the one before. Anything else is CorruptData, never fewer frames. StoredFrames are the exception: they are sent unread,
 so only their headers are verified. Their receiver verifies the payloads, and if one is damaged, asks the broker to read
 it here.
@@ -30,7 +30,8 @@ FRAMES_MANY = 16  # in one read: the part of the last frame that is read for not
 
 SENDS_FILES = sys.platform == "linux"
 SENT_FRAME_BYTES_MIN = 16 * 1024  # reading one header costs as much as reading so many bytes
-SENT_BATCH_BYTES_MIN = 64 * 1024  # of a published batch: its made header is one more call, and its entry's another read
+# of a published batch: sending it costs one more call and one more read, for two headers
+SENT_BATCH_BYTES_MIN = 64 * 1024
 SENT_FRAMES_MAX = 512  # in one StoredFrames
 # A run of frames is sent unread only if it fills this share of `bytes_max`. Otherwise entries of other kinds would cut
 # one answer after the other down to a frame or two.

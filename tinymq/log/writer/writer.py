@@ -7,8 +7,8 @@ A sync batch, in the executor:
     3. all files that were touched are synced side by side, then the directories with new names
     4. the logs' new marks are noted; a later batch, an idle moment or a clean stop writes and syncs them
 
-Back on the loop, each log's durable index rises. What is appended meanwhile goes into the next batch. Only this job
-writes to open logs, so between two batches the disk holds still.
+Back on the loop, each log's durable index rises. Entries that are appended meanwhile go into the next batch. Only this
+job writes to open logs, so between two batches the disk holds still.
 
 Logs that are synced at intervals take part in 3 and 4 only when their sync is due. Before the first batch that leaves
 such a log unsynced, its mark says so durably (LAZY): see boot_id.py.

@@ -74,7 +74,7 @@ class HostReplicaEnv:
     def send(self, peer: int, message: Message) -> bool:
         """Queue a message. Appends and snapshots go in order on the bulk connection; all other messages overtake them.
 
-        (ARCHITECTURE.md: Hot paths are long-lived streams)
+        Both connections stay open (ARCHITECTURE.md: Hot paths are long-lived streams).
         """
         head, body = to_wire(self._group, message)
         head.recovery_epoch = self.configs.newest.recovery_epoch

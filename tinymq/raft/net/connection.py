@@ -197,8 +197,8 @@ class Connection(asyncio.BufferedProtocol):
             self._on_message(self, message, frame[1])
 
     def eof_received(self) -> bool | None:
-        # Nobody sends on a connection whose other end reads no more. asyncio would close it, but first it would wait,
-        # for good, until the other end has taken what is unsent, and nobody would dial in the meantime.
+        # Nobody sends on a connection whose other end reads no more. asyncio would close it only after the other end
+        # has taken all unsent bytes, which may never happen, and nobody would dial in the meantime.
         if self._transport is not None:
             self._transport.abort()
         return None

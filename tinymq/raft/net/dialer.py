@@ -61,7 +61,7 @@ class Dialer:
             self._waiting.set()
 
     def stop(self, reason: str) -> None:
-        """Close the connection, and dial no more."""
+        """Close the connection, and never dial again."""
         if self.connection is not None:
             self.connection.close(Closed(reason))
         if self._task is not None:

@@ -272,7 +272,7 @@ class Handshake:
         return answer
 
     def silence(self) -> TinymqError:
-        """Say what it means that the other side closed instead of answering."""
+        """Return the error for a peer that closed instead of answering."""
         if self.state is HandshakeState.AWAIT_PROOF:
             return WrongSecret("the peer closed instead of proving the secret: its own is probably another")
         if self.state is HandshakeState.AWAIT_ANSWER and self.certified_broker is not None:

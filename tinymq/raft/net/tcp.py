@@ -266,7 +266,7 @@ class TcpTransport:
         self, address: PeerAddress, channel: Channel, me: Credentials, on_open: Callable[[Connection], None],
         on_lost: Callable[[Connection, TinymqError], None], *, plain: bool = False,
     ) -> Connection:  # fmt: skip
-        """Dial, and wait for the end of what comes of it."""
+        """Dial, and wait until the attempt or the connection that it made has ended."""
         where = format_address(address.host, address.port)
         connection = Connection(
             Handshake.dial(me, address.broker_id, channel, self._token_bytes(NONCE_BYTES)),
@@ -309,7 +309,7 @@ class TcpTransport:
             )
         except ssl.SSLError as error:
             connection.close(BrokerUnreachable(f"{connection.remote}: {reason_of(error)}"))
-        except (OSError, UnicodeError) as error:  # the latter from host names that are none
+        except (OSError, UnicodeError) as error:  # invalid host names raise UnicodeError
             refused = isinstance(error, ConnectionRefusedError)
             connection.close(BrokerUnreachable(f"{connection.remote}: {error}", refused=refused))
 

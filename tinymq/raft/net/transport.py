@@ -168,7 +168,7 @@ class Transport(Protocol):
         ...
 
     def remove_peer(self, broker_id: int) -> None:
-        """Close all connections with this broker, and dial it no more. An unknown broker is ignored."""
+        """Close all connections with this broker, and never dial it again. An unknown broker is ignored."""
         ...
 
     def turn_away(self, below: int) -> None:

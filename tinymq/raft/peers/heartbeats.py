@@ -51,7 +51,7 @@ class Heartbeats:
         return pair
 
     def stepped_down(self, peer: int, group: GroupId, term: int) -> None:
-        """Tell `peer` in every heartbeat, until it acknowledges, that we lead `group` no more."""
+        """Tell `peer` in every heartbeat, until it acknowledges, that we no longer lead `group`."""
         self._pair(peer).stepped_down[group] = term
 
     def next(self, peer: int, wall_us: int, now: float) -> pb.Peer:

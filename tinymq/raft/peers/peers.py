@@ -120,7 +120,7 @@ class Peers:
             self._send(peer, announcement([(group, term)]))
 
     def stepped_down(self, group: GroupId, term: int, replicas: Iterable[int]) -> None:
-        """Tell the group's other replicas, until they acknowledge it, that this broker leads the group no more."""
+        """Tell the group's other replicas, until they acknowledge it, that this broker no longer leads the group."""
         for peer in replicas:
             if peer != self._broker_id:
                 self._heartbeats.stepped_down(peer, group, term)

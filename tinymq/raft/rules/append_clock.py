@@ -5,8 +5,9 @@ The clock starts at the later of two times: the append time of the previous entr
 never goes back.
 
 A leader that does not know the cluster's time starts at the append time of the previous entry. Its append times may
-then be too early by as long as the group had no leader. So its NOOP says that the time is unknown. When the leader
-learns the time, it catches up once, with another NOOP (noop.py). It never relies on its own wall clock alone.
+then be too early, by up to the time for which the group had no leader. So its NOOP says that the time is unknown. When
+the leader learns the time, it catches up once, with another NOOP (noop.py). It never relies on its own wall clock
+alone.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ same forced leadership as `tinymq cluster recover` (quorum_loss.py), under narro
   were promised to be safe, so a group that lost some waits for an operator
 - no replica can be elected, and no leader can commit, because a majority of the replicas in its applied CONFIG is gone
 
-The topic's present setting decides nothing here. What counts is the setting under which a replica acknowledged its
-entries.
+The topic's present setting decides nothing here. The setting under which a replica acknowledged its entries decides.
 
 CONFIGs older than the newest one that any replica has applied do not count. Nothing can be committed under them any
 more, so identities that only they list are ignored.

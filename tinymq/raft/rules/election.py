@@ -52,7 +52,8 @@ class LeadershipOrigin(Enum):
 
     WON = "won"  # by an election, because there was no leader
     TRANSFERRED = "transferred"  # by the leader before: it stopped, its disk hung, or another broker is preferred
-    MANUAL = "manual"  # by the leader before, because an operator asked for it: it is not given back while it lasts
+    # by the leader before, because an operator asked for it; preferred-leader election leaves it alone
+    MANUAL = "manual"
 
 
 def campaign_delay_s(

@@ -22,11 +22,11 @@ from tinymq.raft.rules.messages import (
 
 
 class MessageVerdict(Enum):
-    """What to do with a message of a replica whose recovery epoch may be another one."""
+    """The verdict on a message of a replica whose recovery epoch may differ."""
 
     TAKE = "take"
     DROP = "drop"
-    ABANDONED = "abandoned"  # it is our own history that was given up
+    ABANDONED = "abandoned"  # our own history was given up
 
 
 def judge_message(ours: int, theirs: int, our_term: int, message: Message) -> MessageVerdict:

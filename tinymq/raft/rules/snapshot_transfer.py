@@ -17,10 +17,10 @@ from tinymq.raft.rules.messages import SNAPSHOT_CHUNK_BYTES, InstallSnapshot, In
 
 @dataclass(slots=True)
 class SnapshotProgress:
-    """What one follower has of a snapshot, as far as the leader knows."""
+    """The leader's view of how much of a snapshot one follower has."""
 
     snapshot: Snapshot
-    position: int | None = None  # the chunk from this byte on is in flight; None: InstallSnapshot is
+    position: int | None = None  # the first byte of the chunk in flight; None: InstallSnapshot is in flight
 
     def message(self, term: int) -> InstallSnapshot | SnapshotChunk:
         """Return the message to send now, or again."""

@@ -1,4 +1,4 @@
-"""What all services share: error statuses, request bounds, metering, forwarding.
+"""Common parts of all services: error statuses, request bounds, metering, forwarding.
 
 No service belongs here.
 """

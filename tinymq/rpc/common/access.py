@@ -65,7 +65,7 @@ def _cursors(request: Any) -> Iterator[AccessTarget]:
 
 
 def _group_topics(request: Any) -> Iterator[AccessTarget]:
-    """What a new group will do: read its topics, and make and fill the topics of its dead letters."""
+    """The operations that a new group needs: read its topics, and create and fill the topics of its dead letters."""
     for topic in request.topics:
         if is_pattern(topic):
             yield AccessTarget("read", "topic", _beginning(topic), all=True)
@@ -81,8 +81,8 @@ def _group_topics(request: Any) -> Iterator[AccessTarget]:
 
 
 def dead_letter_targets(dlq: str | None, topics: Iterable[str]) -> Iterator[AccessTarget]:
-    """What a queue group with this setting does with the topics of its dead letters: its brokers make them at their
-    first use, and write to them. "": each topic's own, TOPIC.dlq. None: there are no dead letters."""
+    """The operations of a queue group with this setting on the topics of its dead letters: its brokers create them at
+    their first use, and write to them. "": each topic's own, TOPIC.dlq. None: there are no dead letters."""
     if dlq is None:
         return
     for operation in ("create", "write"):
@@ -94,7 +94,7 @@ def dead_letter_targets(dlq: str | None, topics: Iterable[str]) -> Iterator[Acce
 
 
 def _beginning(pattern: str) -> str:
-    """What every name that a pattern matches begins with."""
+    """The prefix of every name that a pattern matches."""
     return pattern.partition("*")[0].partition("?")[0]
 
 
@@ -135,7 +135,8 @@ def _added_topics(request: Any) -> Iterator[AccessTarget]:
 
 
 def _rolled_back(request: Any) -> Iterator[AccessTarget]:
-    """An owner rolls its own transaction back; without naming it, somebody ends another one's."""
+    """An owner names the transaction that it rolls back, and needs `write`. A request without one ends another
+    program's transaction, and needs `alter`."""
     operation = "write" if request.HasField("transaction") else "alter"
     yield AccessTarget(operation, "transactional_id", request.transactional_id)
 

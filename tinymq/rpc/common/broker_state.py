@@ -46,10 +46,10 @@ _WHY = {
 
 
 class Serving:
-    """What all services of one process share. Only the application changes it."""
+    """The state that all services of one process share. Only the application changes it."""
 
     def __init__(self, gate: Gate | None = None, secret: bytes = b"") -> None:
-        """`gate`: which calls are served; none: an open one. `secret`: of the cluster."""
+        """`gate` decides which calls are served; without one, all are. `secret`: of the cluster."""
         self.gate = gate if gate is not None else Gate(SystemClock(), Audit(SystemClock()))
         self.marks = ForwardMarks(secret)
         self.state = BrokerState.STARTING
@@ -112,7 +112,7 @@ class Serving:
         return self.letters
 
     def watching_groups(self) -> GroupWatch:
-        """Return what is shown of the consumer groups here. Raises NotReady as `running`."""
+        """Return the consumer groups of this broker, for metrics and status. Raises NotReady as `running`."""
         self.running()
         assert self.group_watch is not None, "set together with the broker"
         return self.group_watch

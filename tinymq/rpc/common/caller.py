@@ -32,7 +32,7 @@ PRINCIPAL = "tinymq-principal"  # metadata key, of a forwarded call: counts only
 
 
 def credential_of(context: Context) -> Credential:
-    """What a gRPC call shows of its caller."""
+    """The credential that a gRPC call presents."""
     metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
     text = str(metadata.get(AUTHORIZATION, ""))
     tls: dict[str, Any] = dict(context.auth_context() or ()) if hasattr(context, "auth_context") else {}
@@ -84,7 +84,7 @@ def may_describe(kind: str, name: str) -> bool:
 
 
 def require(operation: str, kind: str, name: str) -> None:
-    """Raises Denied unless the caller of the present RPC may do this, too: what its row cannot tell."""
+    """Raises Denied unless the caller of the present RPC has a permission that the row of the RPC cannot name."""
     present = _PERMITS.get()
     if present is not None:
         present.require(operation, kind, name)
@@ -106,7 +106,7 @@ def require_topic(operation: str, topic_id: bytes) -> None:
 
 
 def user_of(context: Context) -> str:
-    """The one whose quota a call counts to: its user while callers are checked, else its client."""
+    """The name to whose quota a call counts: its user while callers are checked, else its client."""
     present = _PERMITS.get()
     return quota_name(present.caller.principal) if present is not None else client_of(context)
 

@@ -25,7 +25,7 @@ class GrpcTls:
         seen = [self.files.current().pem]
 
         def newer() -> Any:
-            """None: the present ones stay. gRPC's own types leave that out."""
+            """Returns None to keep the present credentials, which gRPC's own types do not allow for."""
             pem = self.files.current().pem
             if pem == seen[0]:
                 return None

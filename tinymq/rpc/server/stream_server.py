@@ -44,7 +44,7 @@ FAREWELL_S = 1.0  # time for a refusal to reach its client
 
 
 class ConnectionAcceptor(Protocol):
-    """What accepts the connections of a port (tinymq.net.acceptor.Acceptor)."""
+    """An object that accepts the connections of a port (tinymq.net.acceptor.Acceptor)."""
 
     async def start(self, host: str, port: int, *, setting: str, dual_stack: bool = False) -> int: ...
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""service DeadLetters: the story of a record, and what brings dead letters back; at the leader of the partition."""
+"""service DeadLetters: the story of a record, and redrives of dead letters, at the leader of the partition."""
 
 from __future__ import annotations
 

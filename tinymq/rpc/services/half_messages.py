@@ -55,7 +55,7 @@ class HalfMessagesService(pb_grpc.HalfMessagesServicer):
         until_s = clock.monotonic() + timeout_s
         coordinator = self._coordinator(group)
         await coordinator.end(group, transaction, commit=request.commit, decide_s=timeout_s)
-        # It is decided: whatever happens now is no error.
+        # The half message is decided: failures from here on are no errors of the call.
         left_s = max(0.0, until_s - clock.monotonic())
         visible = request.commit and request.visible and await coordinator.wait_over(group, transaction, left_s)
         return pb.EndHalfMessageReply(visible=visible)
@@ -103,7 +103,7 @@ class HalfMessagesService(pb_grpc.HalfMessagesServicer):
                 checkers = {
                     each: coordinator.checkers(number, each) for each in shown if may_describe("producer_group", each)
                 }
-            except NotLeader:  # since a moment ago: the other leader lists them
+            except NotLeader:  # this broker has just lost the leadership: the new leader lists these
                 if group:
                     raise
                 continue

@@ -1,7 +1,7 @@
 """The produce stream: batches in, results out, several in a message when they are ready together. One reader per stream
 keeps the order of batches, and one writer sends the ready results; a batch in between costs a callback, not a task.
-Accepted batches without an answer are bounded, in bytes and in number. At a bound the stream is not read. A request
-with many batches is processed in slices, between which the loop serves others.
+Accepted batches without an answer are bounded, in bytes and in number. When one of these bounds is reached, the stream
+is not read. A request with many batches is processed in slices, between which the loop serves others.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ProduceStream:
             raise refusal
 
     def announce_end(self) -> None:
-        """Ask the client to continue on another stream. What arrives here meanwhile is served."""
+        """Ask the client to continue on another stream. Batches that arrive here meanwhile are served."""
         self._announces_end = True
         self._ready.set()
 

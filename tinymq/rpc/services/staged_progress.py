@@ -37,14 +37,14 @@ Requested = part.Command | SentOffset | RequestedAcks
 
 
 def parse_offset(said: pb.BatchTransaction, commit: part.Commit) -> SentOffset:
-    """A commit with its place in a transaction. Raises InvalidRequest for one that cannot be in any."""
+    """A commit with its place in a transaction. Raises InvalidRequest for a commit that no transaction can have."""
     if commit.kind != part.STREAM:
         raise InvalidRequest("a transaction commits offsets of stream groups only")
     return SentOffset(place_of(said), said.coordinator, said.number, commit)
 
 
 def parse_acks(group: str, requested: pb.ChannelCommand) -> RequestedAcks:
-    """Acks with their place in a transaction. Raises InvalidRequest for some that cannot be in any."""
+    """Acks with their place in a transaction. Raises InvalidRequest for acks that no transaction can have."""
     said = requested.stage_acks
     if requested.kind != part.QUEUE:
         raise InvalidRequest("a transaction acks jobs of queue groups only")

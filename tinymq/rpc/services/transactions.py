@@ -79,7 +79,7 @@ class TransactionsService(pb_grpc.TransactionsServicer):
         until_s = clock.monotonic() + timeout_s
         coordinator = await self._coordinator(name)
         await coordinator.commit(name, transaction, expected, timeout_s)
-        # It is decided: whatever happens now is no error of the commit.
+        # The transaction is decided: failures from here on are no errors of the commit.
         left_s = max(0.0, until_s - clock.monotonic())
         visible = request.visible and await coordinator.wait_over(name, transaction, left_s)
         return pb.CommitTransactionReply(visible=visible)
@@ -186,7 +186,7 @@ class TransactionsService(pb_grpc.TransactionsServicer):
         for number in coordinator.led():
             try:
                 states = await coordinator.states(number)
-            except NotLeader:  # since a moment ago: the other leader lists it
+            except NotLeader:  # this broker has just lost the leadership: the new leader lists it
                 continue
             found.update((n, s) for n, s in states.items() if n > after and may_describe("transactional_id", n))
         return found

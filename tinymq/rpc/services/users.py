@@ -1,7 +1,8 @@
-"""service Users: who may do what, and whether anybody is checked. The registry keeps it, so any broker answers.
+"""service Users: users, roles and grants, and whether callers are checked. The registry keeps them, so any broker
+answers.
 
-While callers are not checked, a caller counts here all the same: users are changed by administrators alone, from the
-first one on, whom the cluster's secret makes.
+This service identifies its callers also while the cluster does not check them. Only administrators change users; the
+cluster's secret makes the first administrator.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class WorkStream:
         self._unanswered: dict[int, int] = {}  # settlements, by attachment
         self._queued = pb.WorkReply()  # answers that wait to be written
         self._queued_bytes = 0
-        self._more: list[pb.WorkReply] = []  # the messages after that one
+        self._more: list[pb.WorkReply] = []  # the messages to write after `_queued`
         self._wake = asyncio.Event()
         self._room = asyncio.Event()  # wakes the reader
         self._ended = False

@@ -73,7 +73,7 @@ class Publisher:
         self._drop_timer()
 
     def staged(self, batch: DelayedBatch) -> None:
-        """A batch is staged, and applied."""
+        """Note that the entry that stages a batch is applied."""
         if self._due is not None:
             before = self._due.next_us
             self._due.add(batch.deliver_at_us, batch.schedule_id)

@@ -26,7 +26,7 @@ class StagedBatches:
 
     @property
     def waiting_now(self) -> Waiting:
-        """The batches that wait, those included that this leader has appended and not applied yet."""
+        """The batches that wait, including those that this leader has appended and not applied yet."""
         return self.delays.waiting_now.plus(self.transactions.waiting_now)
 
     def applied(self, entry: Entry, *, leading: bool) -> None:

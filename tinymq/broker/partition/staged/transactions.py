@@ -49,7 +49,7 @@ class PartitionTransactions:
 
     @property
     def waiting_now(self) -> Waiting:
-        """The staged batches, those included that this leader has appended and not applied yet."""
+        """The staged batches, including those that this leader has appended and not applied yet."""
         return self._port.state.staged.waiting if self._led is None else self._led.staging.waiting
 
     # ---- what clients and coordinators ask
@@ -110,14 +110,15 @@ class PartitionTransactions:
             raise TransactionAborted(f"{self._name}: the transaction has ended here")
 
     async def end_orphans(self, orphans: Callable[[], Sequence[TransactionId]]) -> None:
-        """Have transactions ended whose workers are gone, until there are none. Open ones are rolled back.
+        """Have the coordinator end transactions whose workers are gone, until none is left. Open ones are rolled back.
 
         Raises NotReady, NotLeader, DeadlineExceeded, OutcomeUnknown: call it again.
         """
         await self._leading().settle(orphans)
 
     async def settle_offsets(self, group: str) -> bool:
-        """Have the transactions ended that have staged offsets of a stream group: one that is open is rolled back.
+        """Have the coordinators end the transactions that have staged offsets of a stream group. They roll open ones
+        back.
 
         A member that has just opened the group's cursor reads on from its position after this. Returns whether there
         was one. Raises NotReady, NotLeader, DeadlineExceeded, OutcomeUnknown: call it again.

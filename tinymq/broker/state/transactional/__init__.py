@@ -1,3 +1,4 @@
-"""What transactions change in a partition beside their staged batches: offsets of cursors, and what published records
-need of the log. Not here: the staged batches (staged.py), and decisions on transactions (tinymq/broker/transactions).
+"""The other effects of transactions on a partition: offsets and acks of cursors, and the entries of the log that
+published records need. Not here: the staged batches (staged.py), and decisions on transactions
+(tinymq/broker/transactions).
 """

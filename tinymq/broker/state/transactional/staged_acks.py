@@ -2,8 +2,8 @@
 
 A worker takes a job, writes its results in a transaction, and acks the job with it: the record is settled exactly if
 the transaction is committed. While the ack is staged, the record belongs to the transaction alone. It is in no lease,
-every other settlement of it is refused, and so is a second staged ack: two workers may both have had the job, one after
-the other, and only one of them may commit what it made of it. A rollback gives the record back uncharged.
+every other settlement of it is refused, and so is a second staged ack: two workers may have had the job, one after the
+other, and only one of them may commit its results. A rollback gives the record back uncharged.
 
 Three things come before the transaction: a seek, the deletion of the group, and a removal of the record. The acks then
 settle nothing, as if the transaction had ended before.
@@ -40,7 +40,7 @@ class AckedRecords(NamedTuple):
 
 @value
 class AcksOfTransaction:
-    """What one transaction has staged in this partition."""
+    """The acks that one transaction has staged in this partition."""
 
     coordinator: int  # number of the partition of __coordinator that has the transaction
     commands: Sequence[AckedRecords]  # those that took effect, in their order
@@ -80,7 +80,7 @@ class StagedAcks:
 
     def check(self, command: pb.StageAcks) -> None:
         """Raise OutOfOrderSequence if an earlier command of the transaction is missing, QuotaExceeded for too many
-        records, InvalidRequest for a command that is none."""
+        records, InvalidRequest for a malformed command."""
         if len(command.session) != SESSION_BYTES:
             raise InvalidRequest(f"a session has an id of {SESSION_BYTES} bytes, not {len(command.session)}")
         if command.place > self.held(name_of(command)):
@@ -91,7 +91,7 @@ class StagedAcks:
             raise QuotaExceeded(message, hint="end transactions that are open")
 
     def stage(self, command: pb.StageAcks) -> None:
-        """Apply a command that passed `check`, and is not here already."""
+        """Apply a command that passed `check` and is not a repeat."""
         transaction, queue = name_of(command), command.queue
         staged = self._staged.get(transaction) or AcksOfTransaction(command.coordinator, ())
         acked = AckedRecords(queue.group, queue.generation, command.session, tuple(unpack_spans(command.acked)))

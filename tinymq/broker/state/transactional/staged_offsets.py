@@ -2,8 +2,8 @@
 
 A program reads records as a member of a stream group, writes others, and commits both in one transaction. The offset is
 judged when it is staged, as any commit: the member has the newest epoch of the cursor. From then on it depends on the
-transaction alone. If that is committed, the cursor moves, whatever member has the partition by then. Two things come
-before it: a seek, and the deletion of the group, because both were asked for since.
+transaction alone. If that is committed, the cursor moves, whatever member has the partition by then. A later seek, or
+the deletion of the group, takes precedence over it.
 
 A new owner of the partition gets its position only when no offset is staged there any more (`of_group`): otherwise it
 would handle records again whose results a transaction is about to publish.
@@ -24,7 +24,7 @@ OFFSETS_MAX = 1000  # of one partition, one for each transaction and group. Part
 
 @value
 class OffsetsOfTransaction:
-    """What one transaction has staged in this partition."""
+    """The offsets that one transaction has staged in this partition."""
 
     coordinator: int  # number of the partition of __coordinator that has the transaction
     count: int  # of StageOffset commands that took effect
@@ -71,7 +71,7 @@ class StagedOffsets:
             raise QuotaExceeded(message, hint="end transactions that are open")
 
     def stage(self, command: pb.StageOffset) -> None:
-        """Apply a command that passed `check`. One that is here already changes nothing."""
+        """Apply a command that passed `check`. A repeated command changes nothing."""
         transaction = name_of(command)
         staged = self._staged.get(transaction) or OffsetsOfTransaction(command.coordinator, 0, {})
         if command.place != staged.count:

@@ -19,7 +19,7 @@ from tinymq.proto import partition_pb2 as pb
 
 
 class StagedProgress:
-    """What transactions have staged in one partition beside batches."""
+    """The offsets and acks that transactions have staged in one partition."""
 
     __slots__ = ("_cursors", "_groups", "acks", "offsets")
 
@@ -32,7 +32,7 @@ class StagedProgress:
     def apply(self, name: str, command: Any, history: int, bounds: OffsetBounds) -> None:
         """Carry out the command that pb.Command calls `name`. `history` is the term of the log's newest recovery.
 
-        Raises what refuses it, and then nothing has changed.
+        Raises if the command is refused, and then nothing has changed.
         """
         if name == "stage_offset":
             self.check_offset(command, bounds)
@@ -48,12 +48,12 @@ class StagedProgress:
             self.publish(staged_offsets.name_of(command), bounds)
 
     def check_offset(self, command: pb.StageOffset, bounds: OffsetBounds) -> None:
-        """Raises what refuses an offset that a transaction stages: as Cursors.check_staged and StagedOffsets.check."""
+        """Check an offset that a transaction stages. Raises as Cursors.check_staged and StagedOffsets.check."""
         self._cursors.check_staged(command.commit, bounds)
         self.offsets.check(command)
 
     def check_acks(self, command: pb.StageAcks, history: int, bounds: OffsetBounds) -> None:
-        """Raises what refuses acks that a transaction stages: as QueueGroups.check_stage and StagedAcks.check."""
+        """Check acks that a transaction stages. Raises as QueueGroups.check_stage and StagedAcks.check."""
         self.acks.check(command)
         cursor = self._cursors.by_name.get(command.queue.group)
         self._groups.check_stage(command, cursor, history, bounds)

@@ -1,4 +1,4 @@
 """Half messages: their replicated state, and the decisions on it. Values only.
 
-What leaders of `__coordinator` ask checkers and partitions is in the room `half_messages`.
+The calls of `__coordinator`'s leaders to checkers and partitions are in the room `half_messages`.
 """

@@ -1,8 +1,9 @@
 """A half message, and the coordinator's decisions on it. Pure: each takes a half message and returns its next state.
 
-A half message is a transaction of one batch in one partition. Its sender decides about it, or a checker of its producer
-group, which is asked again and again. Its schedule takes the place of a time-out: it is given up when it was checked
-CHECKS_MAX times without an outcome, or when it is OPEN_US_MAX old. A check without an answer does not count.
+A half message is a transaction of one batch in one partition. Its sender commits it or rolls it back. If the sender
+does not, the coordinator asks a checker of the producer group on a schedule. It gives the half message up when
+CHECKS_MAX checks were answered without an outcome, or when the half message is OPEN_US_MAX old. A check without an
+answer does not count.
 
 The schedule is a part of the replicated behaviour, not a setting: replicas with different values would decide
 differently.
@@ -29,7 +30,7 @@ BATCHES = 1  # that a half message has
 class HalfMessage:
     """A half message that is not over."""
 
-    transaction: TransactionId  # with a producer id of its own, so that it comes neither before nor after another one
+    transaction: TransactionId  # with a producer id of its own, so it is in no order with other transactions
     group: str  # of producers, whose checkers are asked
     place: PartitionId
     context: bytes  # for checkers
@@ -54,7 +55,7 @@ def is_due(half: HalfMessage, now_us: int) -> bool:
 
 
 def is_given_up(half: HalfMessage, now_us: int) -> bool:
-    """Whether an open half message is rolled back, because nobody knows its outcome.
+    """Whether an open half message has to be rolled back because no checker knows its outcome.
 
     After the last answer it stays open for one more interval: its sender may still be about to commit.
     """

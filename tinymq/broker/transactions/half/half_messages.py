@@ -28,7 +28,7 @@ from tinymq.broker.transactions.transactional_id import Phase
 from tinymq.proto import group_pb2 as group_pb
 from tinymq.proto import transaction_pb2 as pb
 
-# Parts of the replicated behaviour, too. All bounds are of one partition of `__coordinator`.
+# These bounds are replicated behaviour, not settings. Each is of one partition of `__coordinator`.
 HALVES_MAX = 10_000  # that are not over
 GROUP_HALVES_MAX = 5_000  # of these, in one producer group
 CONTEXT_BYTES_MAX = 4096  # of one half message
@@ -59,7 +59,8 @@ class HalfMessages:
         return (half for half in self._halves.values() if half.group == group)
 
     def standing(self, transaction: TransactionId, place: PartitionId) -> Standing | None:
-        """The answer to a partition that asks about a transaction; None: it is no half message that is not over."""
+        """The answer to a partition that asks about a transaction; None: no unfinished half message is this
+        transaction."""
         half = self._halves.get(transaction)
         if half is None:
             return None
@@ -70,7 +71,7 @@ class HalfMessages:
         return Standing.PUBLISH if half.phase is Phase.COMMITTED else Standing.DISCARD
 
     def outcome(self, group: str, transaction: TransactionId) -> Refusal:
-        """What became of a half message that is not open."""
+        """The outcome of a half message that is not open."""
         half = self._halves.get(transaction)
         if half is not None and half.group != group:
             return Refusal.UNKNOWN

@@ -89,8 +89,8 @@ def commit(
 ) -> None:  # fmt: skip
     """Deliver a half message, in the place of its sender. It cannot be undone.
 
-    Look first whether the sender's own transaction is committed: `tinymq half describe` shows what the sender said of
-    it. If no such half message is open, nothing changes, and the exit code is 3.
+    Look first whether the sender's own transaction is committed: `tinymq half describe` shows the context that the
+    sender gave with it. If no such half message is open, nothing changes, and the exit code is 3.
     """
     _end(name, True, dry_run, yes, servers, output)
 

@@ -225,7 +225,7 @@ def _letters(
         done = _settled(mq, name, number, at.log_start, at.high_watermark)
         if left <= 0 or at.log_start >= at.high_watermark:
             continue
-        # What is purged or sent back in this moment may be removed while it is read.
+        # A letter that somebody purges or sends back at this moment may be removed while it is read.
         with mq.reader(name, [number], "earliest", "latest", on_trimmed="skip") as reader:
             for message in reader:
                 letter = read_letter(message, message.offset in done)

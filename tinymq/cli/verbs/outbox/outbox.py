@@ -167,7 +167,7 @@ def resolve(
 
 
 class _Told:
-    """What the user of `relay` is told."""
+    """The messages of `relay` to its user."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json

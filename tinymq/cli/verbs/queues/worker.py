@@ -201,7 +201,8 @@ class Programs:
 
 
 def environment_of(job: Job) -> Mapping[str, str]:
-    """What a program learns of its record beside the value. Keys and headers of more than 32 KiB are left out."""
+    """The environment that tells a program about its record: everything but the value. Keys and headers of more than 32
+    KiB are left out."""
     headers = json.dumps([{"name": name, **_text("value", value)} for name, value in job.headers], ensure_ascii=False)
     found: dict[str, Any] = {
         "TINYMQ_TOPIC": job.topic,
@@ -220,7 +221,7 @@ def environment_of(job: Job) -> Mapping[str, str]:
 
 
 def _text(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Data as text, or in base64 if it is none."""
+    """Data as text, or in base64 if it is not UTF-8."""
     try:
         text = None if data is None else data.decode()
     except UnicodeDecodeError:

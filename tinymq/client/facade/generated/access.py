@@ -50,7 +50,7 @@ class Access:
     def who_am_i(self, *, timeout: float | None = None) -> WhoAmI:
         """Return this client, as a broker knows it.
 
-        Raises Unauthenticated where brokers check callers and know none here.
+        Raises Unauthenticated if brokers check callers and this client shows no valid token or certificate.
         """
         try:
             return self._loop_thread.run(self._async.who_am_i(timeout=timeout))
@@ -123,7 +123,7 @@ class Access:
     def revoke(
         self, name: str, operation: str, resource: str, *, role: bool = False, timeout: float | None = None
     ) -> None:
-        """Take a grant back. `operation` and `resource`: as it was given. Raises NotFound if there is none,
+        """Take a grant back. `operation` and `resource` are those of the grant. Raises NotFound if there is none,
         InvalidRequest, Denied.
         """
         try:
@@ -133,7 +133,9 @@ class Access:
             raise
 
     def add_role(self, user: str, role: str, *, timeout: float | None = None) -> bool:
-        """Give a user a role. Returns False if it has it already. Raises NotFound, QuotaExceeded, Denied."""
+        """Give a user a role. Returns False if the user has the role already. Raises NotFound, QuotaExceeded,
+        Denied.
+        """
         try:
             return self._loop_thread.run(self._async.add_role(user, role, timeout=timeout))
         except TinymqError as raised:

@@ -85,6 +85,71 @@ class ClientCalls:
             trim(raised)
             raise
 
+    def half_message(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        producer_group: str,
+        context: bytes = b"",
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+        check_after: CheckAfter = CHECK_AFTER_S,
+        timeout: float | None = None,
+    ) -> HalfMessage:
+        """Store a record that nobody sees until it is committed, by its `commit` or by a checker.
+
+        When this returns, the record is on a majority of disks: now run a transaction of your own, and then call
+        `commit` or `rollback`. If neither is called, the checkers of `producer_group` are asked, `check_after` (a
+        timedelta or seconds, 1 s to 1 h) after this and then every 30 s. `context`: up to 4 KiB for them. Key, headers,
+        timestamp and partition as in `send`; up to about 1 MB together. `timeout` in seconds, 60 at most;
+        request_timeout_ms if not given. See docs/half-messages.md.
+
+        Raises TransactionAborted (it was not stored, and is never seen), UnknownTopic, InvalidRequest, InvalidName,
+        BatchTooLarge, Denied, UnsupportedVersion.
+        """
+        try:
+            return HalfMessage(
+                self._loop_thread,
+                self._loop_thread.run(
+                    self._async.half_message(
+                        topic,
+                        value,
+                        producer_group=producer_group,
+                        context=context,
+                        key=key,
+                        headers=headers,
+                        timestamp=timestamp,
+                        partition=partition,
+                        check_after=check_after,
+                        timeout=timeout,
+                    )
+                ),
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
+
+    def checker(self, producer_group: str, handler: CheckHandler, *, concurrency: int = CONCURRENCY) -> Checker:
+        """From now on, answer for half messages of `producer_group` whose senders neither committed nor rolled them
+        back.
+
+        `handler` gets a HalfCheck and returns "commit", "rollback" or "unknown". An `async` one runs on the client's
+        loop and must not block; others run in threads. `concurrency`: how many it handles at a time. If it raises, the
+        half message is checked again. Ends with the client. See docs/half-messages.md.
+        Raises InvalidRequest, InvalidName.
+        """
+        try:
+            return Checker(
+                self._loop_thread,
+                self._loop_thread.do(lambda: self._async.checker(producer_group, handler, concurrency=concurrency)),
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
+
     def reader(
         self,
         topic: str,
@@ -271,70 +336,6 @@ class ClientCalls:
                 self._loop_thread.do(
                     lambda: self._async.queue(topic, partition, channel, consumer=consumer, start=start, **settings)
                 ),
-            )
-        except TinymqError as raised:
-            trim(raised)
-            raise
-
-    def half_message(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        producer_group: str,
-        context: bytes = b"",
-        key: bytes | None = None,
-        headers: HeadersLike | None = None,
-        timestamp: Timestamp | None = None,
-        partition: int | None = None,
-        check_after: CheckAfter = CHECK_AFTER_S,
-        timeout: float | None = None,
-    ) -> HalfMessage:
-        """Store a record that nobody sees until it is committed, by its `commit` or by a checker.
-
-        When this returns, the record is on a majority of disks: now run a transaction of your own, and then call
-        `commit` or `rollback`. If neither is called, the checkers of `producer_group` are asked, `check_after` (a
-        timedelta or seconds, 1 s to 1 h) after this and then every 30 s. `context`: up to 4 KiB for them. Key, headers,
-        timestamp and partition as in `send`; up to about 1 MB together. `timeout` in seconds, 60 at most;
-        request_timeout_ms if not given. See docs/half-messages.md.
-
-        Raises TransactionAborted (it was not stored, and is never seen), UnknownTopic, InvalidRequest, InvalidName,
-        BatchTooLarge, Denied, UnsupportedVersion.
-        """
-        try:
-            return HalfMessage(
-                self._loop_thread,
-                self._loop_thread.run(
-                    self._async.half_message(
-                        topic,
-                        value,
-                        producer_group=producer_group,
-                        context=context,
-                        key=key,
-                        headers=headers,
-                        timestamp=timestamp,
-                        partition=partition,
-                        check_after=check_after,
-                        timeout=timeout,
-                    )
-                ),
-            )
-        except TinymqError as raised:
-            trim(raised)
-            raise
-
-    def checker(self, producer_group: str, handler: CheckHandler, *, concurrency: int = CONCURRENCY) -> Checker:
-        """Answer for half messages of `producer_group` whose senders did not say what became of them, from now on.
-
-        `handler` gets a HalfCheck and returns "commit", "rollback" or "unknown". An `async` one runs on the client's
-        loop and must not block; others run in threads. `concurrency`: how many it handles at a time. If it raises, the
-        half message is checked again. Ends with the client. See docs/half-messages.md.
-        Raises InvalidRequest, InvalidName.
-        """
-        try:
-            return Checker(
-                self._loop_thread,
-                self._loop_thread.do(lambda: self._async.checker(producer_group, handler, concurrency=concurrency)),
             )
         except TinymqError as raised:
             trim(raised)

@@ -69,7 +69,7 @@ class GroupAdmin(TransactionAdmin):
     ) -> GroupDescription:
         """Change settings of a group, all of these or none. `dry_run`: only say what the group would be.
 
-        What workers have agreed on for the records that they hold, such as `lease_ms`, changes only while no record is
+        Settings on which workers rely while they hold records, such as `lease_ms`, change only while no record is
         leased. Raises UnknownGroup, InvalidConfig, OutcomeUnknown.
         """
         try:
@@ -79,7 +79,8 @@ class GroupAdmin(TransactionAdmin):
             raise
 
     def pause_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
-        """Have a queue group's workers get no more records, until `resume_group`. What they hold, they may settle.
+        """Stop granting records to a queue group's workers, until `resume_group`. They may still settle the records
+        that they hold.
 
         Raises UnknownGroup, WrongKind (of a stream group), OutcomeUnknown.
         """
@@ -175,7 +176,7 @@ class GroupAdmin(TransactionAdmin):
             raise
 
     def why(self, topic: str, partition: int, offset: int, *, timeout: float | None = None) -> RecordStory:
-        """Return what became of the record at `offset` in each group and channel.
+        """Return the history of the record at `offset` in each group and channel.
 
         Raises UnknownTopic, UnknownPartition, OffsetOutOfRange (it is not there yet).
         """

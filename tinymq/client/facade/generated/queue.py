@@ -58,7 +58,7 @@ class QueueCalls:
             raise
 
     def get(self, offset: OffsetLike) -> Message:
-        """The message at an offset; moves nothing. Raises OffsetOutOfRange if there is none, or none any more."""
+        """The message at an offset; moves nothing. Raises OffsetOutOfRange if it does not exist yet, or was removed."""
         try:
             return self._loop_thread.run(self._async.get(offset))
         except TinymqError as raised:

@@ -40,11 +40,11 @@ class TransactionCalls:
     def take_id(self, *, timeout: float | None = None) -> TransactionalIdDescription:
         """Take the transactional id before the first transaction, and return what its coordinator knows.
 
-        Programs that used the id are fenced, and what they had open is rolled back. So `decided_number` and `committed`
-        tell what became of the newest transaction: for programs that keep its `number` elsewhere, as tinymq.outbox
-        does. `timeout` is in seconds (request_timeout_ms, if None). Raises InvalidRequest (a transaction of the id is
-        open here), Fenced (another program took the id at the same time), Denied, QuotaExceeded, DeadlineExceeded,
-        OutcomeUnknown: take it again.
+        Programs that used the id are fenced, and their open transaction is rolled back. So `decided_number` and
+        `committed` tell the outcome of the newest transaction to programs that keep its `number` elsewhere, as
+        tinymq.outbox does. `timeout` is in seconds (request_timeout_ms, if None). Raises InvalidRequest (a transaction
+        of the id is open here), Fenced (another program took the id at the same time), Denied, QuotaExceeded,
+        DeadlineExceeded, OutcomeUnknown: take it again.
         """
         try:
             return self._loop_thread.run(self._async.take_id(timeout=timeout))

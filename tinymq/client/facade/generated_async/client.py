@@ -178,6 +178,59 @@ class AsyncClientCalls:
         """A producer with its own buffer and settings (see ProducerConfig). Use it in `async with`, which flushes."""
         return AsyncProducer(self._core.producer(**settings))
 
+    async def half_message(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        producer_group: str,
+        context: bytes = b"",
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+        check_after: CheckAfter = CHECK_AFTER_S,
+        timeout: float | None = None,
+    ) -> AsyncHalfMessage:
+        """Store a record that nobody sees until it is committed, by its `commit` or by a checker.
+
+        When this returns, the record is on a majority of disks: now run a transaction of your own, and then call
+        `commit` or `rollback`. If neither is called, the checkers of `producer_group` are asked, `check_after` (a
+        timedelta or seconds, 1 s to 1 h) after this and then every 30 s. `context`: up to 4 KiB for them. Key, headers,
+        timestamp and partition as in `send`; up to about 1 MB together. `timeout` in seconds, 60 at most;
+        request_timeout_ms if not given. See docs/half-messages.md.
+
+        Raises TransactionAborted (it was not stored, and is never seen), UnknownTopic, InvalidRequest, InvalidName,
+        BatchTooLarge, Denied, UnsupportedVersion.
+        """
+        try:
+            return await self._core.half_message(
+                topic,
+                value,
+                producer_group=producer_group,
+                context=context,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                partition=partition,
+                check_after=check_after,
+                timeout=timeout,
+            )
+        except TinymqError as raised:
+            trim(raised)
+            raise
+
+    def checker(self, producer_group: str, handler: CheckHandler, *, concurrency: int = CONCURRENCY) -> AsyncChecker:
+        """From now on, answer for half messages of `producer_group` whose senders neither committed nor rolled them
+        back.
+
+        `handler` gets a HalfCheck and returns "commit", "rollback" or "unknown". An `async` one runs on the client's
+        loop and must not block; others run in threads. `concurrency`: how many it handles at a time. If it raises, the
+        half message is checked again. Ends with the client. See docs/half-messages.md.
+        Raises InvalidRequest, InvalidName.
+        """
+        return self._core.checker(producer_group, handler, concurrency=concurrency)
+
     def reader(
         self,
         topic: str,
@@ -372,7 +425,8 @@ class AsyncClientCalls:
         """Call the subscribed handlers until `stop`, Ctrl-C or SIGTERM. Then finish what is started, and return.
 
         Handlers that have begun get `stop_timeout` seconds, or until a second signal. Records that were not handled are
-        delivered again. `signals`: react to signals; only in the main thread. Raises what ended a subscription.
+        delivered again. `signals`: react to signals; only in the main thread. Raises the error that ended a
+        subscription.
         """
         try:
             await self._core.serve(stop_timeout=stop_timeout, signals=signals)
@@ -421,55 +475,3 @@ class AsyncClientCalls:
         except TinymqError as raised:
             trim(raised)
             raise
-
-    async def half_message(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        producer_group: str,
-        context: bytes = b"",
-        key: bytes | None = None,
-        headers: HeadersLike | None = None,
-        timestamp: Timestamp | None = None,
-        partition: int | None = None,
-        check_after: CheckAfter = CHECK_AFTER_S,
-        timeout: float | None = None,
-    ) -> AsyncHalfMessage:
-        """Store a record that nobody sees until it is committed, by its `commit` or by a checker.
-
-        When this returns, the record is on a majority of disks: now run a transaction of your own, and then call
-        `commit` or `rollback`. If neither is called, the checkers of `producer_group` are asked, `check_after` (a
-        timedelta or seconds, 1 s to 1 h) after this and then every 30 s. `context`: up to 4 KiB for them. Key, headers,
-        timestamp and partition as in `send`; up to about 1 MB together. `timeout` in seconds, 60 at most;
-        request_timeout_ms if not given. See docs/half-messages.md.
-
-        Raises TransactionAborted (it was not stored, and is never seen), UnknownTopic, InvalidRequest, InvalidName,
-        BatchTooLarge, Denied, UnsupportedVersion.
-        """
-        try:
-            return await self._core.half_message(
-                topic,
-                value,
-                producer_group=producer_group,
-                context=context,
-                key=key,
-                headers=headers,
-                timestamp=timestamp,
-                partition=partition,
-                check_after=check_after,
-                timeout=timeout,
-            )
-        except TinymqError as raised:
-            trim(raised)
-            raise
-
-    def checker(self, producer_group: str, handler: CheckHandler, *, concurrency: int = CONCURRENCY) -> AsyncChecker:
-        """Answer for half messages of `producer_group` whose senders did not say what became of them, from now on.
-
-        `handler` gets a HalfCheck and returns "commit", "rollback" or "unknown". An `async` one runs on the client's
-        loop and must not block; others run in threads. `concurrency`: how many it handles at a time. If it raises, the
-        half message is checked again. Ends with the client. See docs/half-messages.md.
-        Raises InvalidRequest, InvalidName.
-        """
-        return self._core.checker(producer_group, handler, concurrency=concurrency)

@@ -32,7 +32,7 @@ class AsyncConsumer:
         return self
 
     def __anext__(self) -> Awaitable[Message]:
-        """The next message. Waits for it without a limit. What was handed out before is done."""
+        """The next message. Waits for it without a limit. Messages that were handed out before count as done."""
         return self._core.__anext__()
 
     async def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:

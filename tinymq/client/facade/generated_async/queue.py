@@ -115,7 +115,7 @@ class AsyncQueue:
             raise
 
     async def get(self, offset: OffsetLike) -> Message:
-        """The message at an offset; moves nothing. Raises OffsetOutOfRange if there is none, or none any more."""
+        """The message at an offset; moves nothing. Raises OffsetOutOfRange if it does not exist yet, or was removed."""
         try:
             return await self._core.get(offset)
         except TinymqError as raised:

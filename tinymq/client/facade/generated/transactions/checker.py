@@ -52,7 +52,7 @@ class Checker:
 
     def close(self, timeout: float | None = STOP_TIMEOUT_S) -> None:
         """Take no further checks, and wait for the handlers that have begun, up to `timeout` seconds; None: without a
-        limit. What is not answered is asked of another checker. A second call does nothing.
+        limit. Checks without an answer go to another checker. A second call does nothing.
         """
         try:
             if self._loop_thread.alive:

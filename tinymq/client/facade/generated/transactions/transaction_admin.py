@@ -65,7 +65,9 @@ class TransactionAdmin:
             raise
 
     def list_hung_transactions(self, *, timeout: float | None = None) -> list[HungTransaction]:
-        """The transactions whose end partitions have asked for in vain, by partition, of all brokers that answer."""
+        """The transactions whose partitions have asked for their end in vain, by partition, as all brokers that answer
+        know them.
+        """
         try:
             return self._loop_thread.run(self._async.list_hung_transactions(timeout=timeout))
         except TinymqError as raised:
