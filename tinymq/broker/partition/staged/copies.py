@@ -15,7 +15,7 @@ from tinymq.broker.state.staged import StagedBatch, StagedEntry
 from tinymq.format import delayed, transactional
 from tinymq.format.entry import HEADER_SIZE
 
-PINNED_MAX = 2  # times the bytes of what is staged in them: so much may the segments take that are kept for it
+PINNED_MAX = 2  # kept segments may take this many times the bytes of the batches staged in them
 COPIED_BYTES_MAX = 4 * 1024 * 1024  # in one check of retention: users' writes come first
 
 

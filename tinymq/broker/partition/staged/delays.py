@@ -56,7 +56,7 @@ class Delays:
 
     @property
     def waiting_now(self) -> Waiting:
-        """The batches that wait, those included that this leader has appended and not applied yet."""
+        """The batches that wait, including those that this leader has appended and not applied yet."""
         return self.uncommitted.waiting(self._state.delayed)
 
     # ---- staging
