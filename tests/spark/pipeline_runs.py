@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pipelines.flight_delays import TOPIC, WINDOWS
 from pipelines.following import Reports
+from pipelines.processes import processes
 from pipelines.streams import BatchResult
 from pipelines.submitting import Submitted
 
@@ -69,7 +70,7 @@ class Runs:
         while True:
             self.wait(run, lambda: any(each >= batch for each in self.under_way(query)) and also(), deadline)
             os.killpg(run.session, signal.SIGSTOP)
-            self.wait(run, lambda: set(_states(run.session)) <= {"T", "Z"}, deadline)
+            self.wait(run, lambda: _states(run.session) <= {"T", "Z"}, deadline)
             under_way = self.under_way(query)
             if under_way:
                 run.kill()
@@ -103,35 +104,14 @@ class Runs:
         return {int(path.name) for path in folder.iterdir() if path.name.isdigit()} if folder.exists() else set()
 
 
+def _states(group: int) -> set[str]:
+    """The states of the processes of a session that are in its first group: Java and the driver."""
+    return {each.state for each in processes(group) if each.group == group}
+
+
 def left_of(session: int) -> list[str]:
-    """The command lines of the running processes of a session."""
-    return [name for name, sid, state in _processes() if sid == session and state != "Z"]
-
-
-def _states(group: int) -> list[str]:
-    """The command lines of a process group."""
-    states = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-        if int(fields[2]) == group:
-            states.append(fields[0])
-    return states
-
-
-def _processes() -> list[tuple[str, int, str]]:
-    """Name, session and state of every process."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = path.read_text().rpartition(")")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        fields = rest.split()
-        found.append((name, int(fields[3]), fields[0]))
-    return found
+    """The names of the running processes of a session."""
+    return [each.name for each in processes(session) if each.state != "Z"]
 
 
 __all__ = ["TOPIC", "WINDOWS", "Runs", "left_of"]
