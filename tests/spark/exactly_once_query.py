@@ -1,4 +1,8 @@
-"""A query from topic to topic with the sink that is killed: SERVERS, CHECKPOINT. Reads what is there, and ends."""
+"""A query from topic to topic with a sink that fails: SERVERS, CHECKPOINT, SINK. Reads what is there, and ends.
+
+SINK: `killed`, which kills the driver (killed_sink.py), or `struck`, which kills brokers (struck_sink.py). Rows keep
+the numbers of their partitions.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ from pyspark.sql import SparkSession
 
 import pyspark_tinymq
 from tests.spark.killed_sink import FOLDER, PIDS, KilledSource
+from tests.spark.struck_sink import StruckSource
 
-RECORDS_MAX = "40"  # of a micro-batch
+RECORDS_MAX = 40  # of a micro-batch
 
 
-def main(servers: str, checkpoint: str) -> None:
+def main(servers: str, checkpoint: str, sink: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -27,10 +32,12 @@ def main(servers: str, checkpoint: str) -> None:
     assert gateway is not None, "this process has started Java"
     (Path(os.environ[FOLDER]) / PIDS).write_text(f"{gateway.proc.pid} {os.getpid()}")
     pyspark_tinymq.register(spark)
-    spark.dataSource.register(KilledSource)
+    spark.dataSource.register({"killed": KilledSource, "struck": StruckSource}[sink])
     reading = spark.readStream.format("tinymq").options(servers=servers, subscribe="input")
-    rows = reading.options(startingOffsets="earliest", maxOffsetsPerTrigger=RECORDS_MAX).load().select("key", "value")
-    writing = rows.writeStream.format("killed").options(servers=servers, topic="output", exactlyOnce="true")
+    reading = reading.options(startingOffsets="earliest", maxOffsetsPerTrigger=str(RECORDS_MAX))
+    rows = reading.load().select("value", "partition")
+    writing = rows.writeStream.format(sink).options(servers=servers, topic="output", exactlyOnce="true")
+    writing = writing.option("deliveryTimeoutMs", "120000")  # on a busy machine, brokers that died are back late
     query = writing.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,9 +14,8 @@ from pyspark.sql import functions as F
 
 import pyspark_tinymq
 from pyspark_tinymq.session import session
-from tests.spark import java_setup
-from tests.spark.killed_sink import FOLDER, MARK, STEP, STEPS
-from tests.test_tidy import ROOT
+from tests.spark.killed_sink import MARK, STEP, STEPS
+from tests.spark.query_process import query_process
 from tinymq import Client
 from tinymq.testing.cluster import Cluster
 
@@ -122,23 +118,11 @@ def test_a_stream_whose_driver_is_killed_at_a_step_writes_each_row_once(step: st
         with mq.producer() as producer:
             for number in range(100):
                 producer.send("input", b"%d" % number, partition=number % 2)
-        environment = os.environ | {
-            STEP: step,
-            FOLDER: str(tmp_path),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "spark")]),
-            "PYSPARK_PYTHON": sys.executable,
-            "JAVA_HOME": str(java_setup.home()),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        query = [sys.executable, "-m", "tests.spark.exactly_once_query"]
-        command = [*query, brokers.servers, str(tmp_path / "checkpoint")]
         outcomes = []
         for run in range(2):
-            with (tmp_path / f"log-{run}").open("wb") as log:
-                ended = subprocess.run(
-                    command, env=environment, cwd=tmp_path, stdout=log, stderr=log, timeout=END_S, check=False
-                )
-            outcomes.append(ended.returncode)
+            log = tmp_path / f"log-{run}"
+            with query_process(brokers.servers, tmp_path, "killed", log, **{STEP: step}) as query:
+                outcomes.append(query.wait(END_S))
         assert (tmp_path / MARK).exists(), (tmp_path / "log-0").read_text()[-5000:]
         assert outcomes == [-9, 0], (tmp_path / "log-1").read_text()[-5000:]
         assert values(mq, "output") == list(range(100))
