@@ -20,6 +20,7 @@ class FakeLog:
         self.entries: list[Entry] = []
         self.log_start_offset = 0
         self.cold = False
+        self.synced_index = 1 << 62  # everything is synced at once, unless a test says how far
 
     @property
     def size_bytes(self) -> int:

@@ -23,6 +23,7 @@ from tinymq.broker.partition.commit_watchers import CommitWatchers
 from tinymq.broker.partition.deadlines import Deadlines
 from tinymq.broker.partition.group_gate import GroupGate
 from tinymq.broker.partition.group_port import RaftGroup, RecordLog
+from tinymq.broker.partition.kept_entries import KeptEntries
 from tinymq.broker.partition.noop_elision import NoopElision
 from tinymq.broker.partition.pending_acks import Acks, Done, PendingAcks, Produced
 from tinymq.broker.partition.refusals import refusal, transferring
@@ -113,6 +114,7 @@ class Partition:
             check_room=lambda commands: check_commands(self.config, self.group.log.size_bytes, commands),
         )
         self._commit_watchers = CommitWatchers(soon)
+        self._kept_entries = KeptEntries()
 
     def __str__(self) -> str:
         return self.name
@@ -307,7 +309,9 @@ class Partition:
             if self.leading:
                 self._retain(group.append_time_now_us(), group.expiry_now_us())
         with suppress(TinymqError):
-            group.log.remove_before_offset(self.state.log_start, self.state.lowest_kept_index)
+            log, state = group.log, self.state
+            kept = self._kept_entries.keep_from(state.applied_index, state.lowest_kept_index, log.synced_index)
+            log.remove_before_offset(state.log_start, kept)
         if self.leading:
             self._staged.release(group.log)
 

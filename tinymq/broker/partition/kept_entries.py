@@ -1,0 +1,29 @@
+"""From which entry on a replica keeps its log for batches without offsets, whatever a power cut takes. Pure.
+
+What a replica has applied may not be synced on its own disk: in a topic that is synced at intervals, or while the disk
+is slow. If a segment went because of such an entry, and a power cut took the entry, the batches in the segment would
+wait again, and be gone. So the log is kept as the newest state says that is known to be synced.
+"""
+
+from __future__ import annotations
+
+
+class KeptEntries:
+    """One object per replica."""
+
+    def __init__(self) -> None:
+        self._keep_from = 1  # by the newest state that is known to be synced
+        self._unsynced: tuple[int, int] | None = None  # (applied index, first entry to keep) of a later state
+
+    def keep_from(self, applied_index: int, lowest_kept_index: int | None, synced_index: int) -> int | None:
+        """The first entry to keep, for a state that is applied up to `applied_index` and needs the entries from
+        `lowest_kept_index` on. None: the state is synced, and needs none. Called at each check of retention."""
+        kept = applied_index + 1 if lowest_kept_index is None else lowest_kept_index
+        if applied_index <= synced_index:
+            self._keep_from, self._unsynced = kept, None
+            return lowest_kept_index
+        if self._unsynced is not None and self._unsynced[0] <= synced_index:
+            self._keep_from, self._unsynced = self._unsynced[1], None
+        if self._unsynced is None:
+            self._unsynced = applied_index, kept
+        return self._keep_from
