@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import tinymq
-from tinymq.app.settings import load
-from tinymq.base.config import BrokerConfig, Limits, Timing, format_address, parse_address, parse_peer
+from tinymq.app.settings import BrokerSettings, load
+from tinymq.base.config import GIB, MIB, BrokerConfig, Limits, Timing, format_address, parse_address, parse_peer
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import PeerAddress
 
+PAGE = Path(__file__).parents[1] / "docs/broker-settings.md"
 VOTERS = 'voters = ["1@h:1", "2@h:2", "3@[::1]:3"]'
 GOOD = """
 broker_id = 2
@@ -180,3 +181,31 @@ def test_every_bound_and_delay_is_used(section: type[Limits] | type[Timing]) -> 
     root = Path(tinymq.__file__).parent
     code = "".join(path.read_text() for path in root.rglob("*.py") if path.name != "config.py")
     assert not [f.name for f in fields(section) if not re.search(rf"\.{f.name}\b", code)]
+
+
+def shown(name: str, value: object) -> str:
+    """A default as the page of settings shows it."""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, str):
+        return f"`{value}`" if value else "empty"
+    if isinstance(value, list):
+        return "none"
+    if not isinstance(value, int):
+        return f"{value:g}"
+    unit, text = (GIB, "GiB") if value >= GIB else (MIB, "MiB")
+    return f"{value // unit} {text}" if "bytes" in name and value and not value % unit else f"{value:,}"
+
+
+def test_the_page_of_settings_has_each_with_its_default() -> None:
+    """People who have only the package cannot look into config.py."""
+    keys = [
+        (name, "required" if key.is_required() else shown(name, key.default))
+        for name, key in BrokerSettings.model_fields.items()
+        if name not in ("limits", "timing", "jwt")
+    ]
+    sections = [(f.name, shown(f.name, f.default)) for section in (Limits, Timing) for f in fields(section)]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", PAGE.read_text(), re.MULTILINE)
+    by_name = dict(rows)
+    assert len(by_name) == len(rows)
+    assert by_name == dict(keys + sections)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run, until
+from tests.fakes.batches import payload
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotDelivered, UnknownPartition
 from tinymq.base.partitioning import keyed
 from tinymq.base.topic_config import OnFull
@@ -116,6 +117,48 @@ def test_a_partition_that_is_added_is_used() -> None:
             await mq.admin.offsets("t")
             sent = [await (await producer.send("t", b"v")) for _ in range(60)]
             assert {meta.partition for meta in sent} == {0, 1, 2}
+
+    run(scenario())
+
+
+def test_a_reader_of_a_whole_topic_follows_partitions_that_are_added() -> None:
+    """Not if it was told which partitions it reads, or where it ends."""
+
+    async def scenario() -> None:
+        cluster = cluster_of(1)
+        async with client_of(cluster) as mq:
+            await mq.send("t", b"old")
+            follower, table = mq.reader("t", start="latest"), mq.reader("t")
+            named, placed = mq.reader("t", [0]), mq.reader("t", start={0: "earliest"})
+            for reader in (follower, named, placed):
+                await reader.open()
+            assert (await table.to_arrow()).num_rows == 1
+            await mq.admin.add_partition("t")
+            await mq.send("t", b"new", partition=1)
+            (message,) = await follower.poll()
+            assert (message.partition, message.offset, message.value) == (1, 0, b"new")
+            cluster.add_partition("t")  # by another client: this one learns it from the next answer about the topic
+            cluster.topics["t"][1][2].append(payload(1))
+            await mq.admin.offsets("t")
+            assert [message.partition for message in await follower.poll()] == [2], "from its beginning"
+            assert sorted(follower.position()) == [0, 1, 2]
+            assert [sorted(reader.position()) for reader in (named, placed, table)] == [[0]] * 3
+            assert table.at_end
+
+    run(scenario())
+
+
+def test_a_reader_begins_with_an_added_partition_when_its_leader_knows_it() -> None:
+    async def scenario() -> None:
+        cluster = cluster_of(1)
+        async with client_of(cluster, request_timeout_ms=100) as mq, mq.reader("t") as follower:
+            cluster.slow_to_hear = {1}
+            cluster.add_partition("t")
+            await hear(mq.cluster(), "fake:2")
+            await until(lambda: follower._adding is not None)
+            cluster.unheard.clear()
+            cluster.topics["t"][1][1].append(payload(1))
+            assert [(message.partition, message.offset) for message in await follower.poll()] == [(1, 0)]
 
     run(scenario())
 

@@ -71,7 +71,7 @@ def test_both_halves_have_the_same_signatures(twin: Twin) -> None:
         expected = {key: each.replace(annotation=sync_name(each.annotation)) for key, each in theirs.parameters.items()}
         assert ours.parameters == expected, name
         assert ours.return_annotation == sync_name(theirs.return_annotation), name
-        assert "async " not in (inspect.getdoc(getattr(sync, name)) or ""), name
+        assert not re.search(r"\basync\s", inspect.getdoc(getattr(sync, name)) or ""), name
 
 
 @pytest.mark.parametrize("twin", [twin for twin in TWINS if twin.has_core], ids=lambda twin: twin.name)

@@ -36,6 +36,11 @@ class FetchBuffer:
         self.cursors = cursors
         self._next = {p: cursor.offset for p, cursor in cursors.items()}
 
+    def add(self, cursor: FetchPosition) -> None:
+        """Read another partition, too. Called by the loop, while another thread may look at the cursors."""
+        self._next[cursor.partition] = cursor.offset
+        self.cursors = {**self.cursors, cursor.partition: cursor}
+
     def take_chunk(self) -> Chunk | None:
         """Take the next rows; None if no rows wait."""
         self._return_messages()

@@ -2,18 +2,21 @@
 
 The records of a partition come in order, each offset once. When a replica fails, reading continues from another one at
 the next offset, or raises: it never hangs silently. The bytes that wait are bounded (buffer_bytes_max).
+
+A reader that was given neither partitions nor an end follows the topic: it reads partitions that are added, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
-from tinymq.base.errors import Closed, OffsetOutOfRange
+from tinymq.base.errors import Closed, OffsetOutOfRange, TinymqError
 from tinymq.client.cluster.cluster import Cluster
 from tinymq.client.cluster.lookups import topic_with
 from tinymq.client.cluster.offsets import list_offsets
@@ -21,13 +24,25 @@ from tinymq.client.cluster.routing import Topic
 from tinymq.client.common import forks
 from tinymq.client.common.argument_checks import OFFSET_MAX, check_count, check_partitions, check_topic, check_wait
 from tinymq.client.common.config import ReaderConfig
-from tinymq.client.common.start_positions import END, KnownOffset, OffsetQuestion, Places, by_partition, check_range
+from tinymq.client.common.start_positions import (
+    EARLIEST,
+    END,
+    KnownOffset,
+    OffsetQuestion,
+    Places,
+    by_partition,
+    check_range,
+)
 from tinymq.client.common.traces import trimming, untraced
 from tinymq.client.consume.fetch_buffer import FetchBuffer
 from tinymq.client.consume.fetch_policy import FollowPolicy
 from tinymq.client.consume.partition_fetcher import FetchPosition, PartitionFetcher
 from tinymq.client.consume.records import Chunk, Message, to_table
 from tinymq.proto import tinymq_pb2 as pb
+
+LOG = logging.getLogger("tinymq.client")
+
+ADD_RETRY_S = 1.0  # between two attempts to begin with an added partition, which may have no leader yet
 
 
 class ReaderCore:
@@ -56,8 +71,12 @@ class ReaderCore:
         self._cluster = cluster
         self._partitions = check_partitions(partitions)
         self._start, self._end = start, end
+        self._topic_id = b""  # known when it is open
         check_range(start, end)  # here, so that not only the first read refuses it
+        # Names and an end say what is read. Without them it is the topic, with what is added to it.
+        self._follows = partitions is None and end is None and not isinstance(start, Mapping)
         self._tasks: list[asyncio.Task[None]] = []
+        self._adding: asyncio.Task[None] | None = None  # begins with added partitions
         self._opening: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()  # set when records wait, and when a fetcher ended or failed
         self._has_room = asyncio.Event()
@@ -107,6 +126,7 @@ class ReaderCore:
         if limit is not None:
             check_count("limit", limit, 0, most=OFFSET_MAX)
         await self.open()
+        self._follows = False
         for cursor in self.buffer.cursors.values():
             cursor.end = cursor.end_seen if cursor.end is None else min(cursor.end, cursor.end_seen)
         chunks: list[Chunk] = []
@@ -176,7 +196,8 @@ class ReaderCore:
         """Stop reading, and drop the records that wait. A second call does nothing."""
         self._cluster.check_loop()
         self._closed = True
-        tasks = [*self._tasks, *([self._opening] if self._opening is not None else [])]
+        self._cluster.changed.pop(self._look, None)
+        tasks = [*self._tasks, *(task for task in (self._opening, self._adding) if task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -219,6 +240,7 @@ class ReaderCore:
     async def _open(self) -> None:
         left = self._cluster.countdown(self._cluster.config.request_timeout_ms / 1000)
         topic = await topic_with(self._cluster, self.topic, self._partitions or (), left(), create=True)
+        self._topic_id = topic.topic_id
         partitions = self._partitions if self._partitions is not None else topic.numbers
         starts = by_partition(self._start, partitions)
         # Every partition is asked, even if its start is a known offset: the answers also have the ends, the leader
@@ -239,7 +261,52 @@ class ReaderCore:
             for p in partitions
         }
         self.buffer.begin(cursors)
-        for cursor in cursors.values():
+        self._fetch(topic, cursors.values())
+        if self._follows:
+            self._cluster.changed[self._look] = None
+            self._look()  # the client may have learned of another partition since
+
+    def _look(self) -> None:
+        """Begin with the partitions that were added, as soon as the client knows of them."""
+        if self._adding is None and self._added():
+            self._adding = asyncio.create_task(self._add())
+
+    def _added(self) -> list[int]:
+        """The partitions of the topic, as the client knows it, that are not read."""
+        topic = self._cluster.view.topics.get(self.topic)
+        if topic is None or topic.topic_id != self._topic_id or not self._follows:
+            return []
+        return [number for number in topic.numbers if number not in self.buffer.cursors]
+
+    async def _add(self) -> None:
+        """Read added partitions from their beginning: they have no record from before they were added."""
+        try:
+            while numbers := self._added():
+                topic = self._cluster.view.topics[self.topic]
+                try:
+                    beginnings = dict.fromkeys(numbers, OffsetQuestion(EARLIEST))
+                    answers = await self._ask(topic, beginnings, self._cluster.config.request_timeout_ms / 1000)
+                except TinymqError as error:
+                    LOG.debug("reader of %s: partitions %s are not read yet: %s", self.topic, numbers, error)
+                    await self._cluster.clock.sleep(ADD_RETRY_S)
+                    continue
+                if not self._follows:  # meanwhile, `to_arrow` has fixed what is read
+                    return
+                cursors = [
+                    FetchPosition(p, int(a.offset), None, a.high_watermark, a.leader_epoch, history=a.history)
+                    for p, a in answers.items()
+                ]
+                for cursor in cursors:
+                    self.buffer.add(cursor)
+                self._fetch(topic, cursors)
+        except Exception as error:  # a reader never stops silently
+            self.fail(error)
+        finally:
+            self._adding = None
+
+    def _fetch(self, topic: Topic, cursors: Iterable[FetchPosition]) -> None:
+        """Fetch from the cursors on, each in a task of its own."""
+        for cursor in cursors:
             fetcher = PartitionFetcher(
                 cluster=self._cluster,
                 config=self.config,

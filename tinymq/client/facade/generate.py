@@ -196,7 +196,7 @@ def _beginning(twin: Twin, bases: list[str]) -> str:
 
 def _in_sync_words(doc: str) -> str:
     """A docstring of an asynchronous class, in the words of the synchronous class."""
-    doc = re.sub(r"\basync (with|for)\b", r"\1", doc).replace("await ", "")
+    doc = re.sub(r"\basync\s+(with|for)\b", r"\1", doc).replace("await ", "")
     return re.sub(r"\bAsync(?=[A-Z])", "", doc)
 
 

@@ -92,7 +92,7 @@ class LoopThread:
     def check_thread(self) -> None:
         """Raises RuntimeError in the loop's own thread, which would wait for itself."""
         if self.is_here:
-            raise RuntimeError("a delivery's callback runs in the client's own thread: it must not call what blocks")
+            raise RuntimeError("a callback runs in the client's own thread: it must not call what blocks")
 
     def do(self, call: Callable[[], T]) -> T:
         """Make a plain call on the loop and wait for it. Raises Closed."""

@@ -242,8 +242,8 @@ class AsyncClientCalls:
         """A reader of `topic`: iterate over it, `poll` it, or take it as a table.
 
         start, end: "earliest", "latest", Offset(5), a datetime, or a dict of these by partition. `end` is the first
-        place that is not read; without it the reader waits for new records. Settings: see ReaderConfig (replica= among
-        them).
+        place that is not read; without it the reader waits for new records. Without `partitions`, an `end` and a dict,
+        it follows partitions that are added, from their beginning. Settings: see ReaderConfig (replica= among them).
         """
         return AsyncReader(self._core.reader(topic, partitions, start, end, **settings))
 
@@ -321,8 +321,8 @@ class AsyncClientCalls:
         `topics`: names, and patterns such as "orders-*". The group is made if there is none, and begins at `start`.
         Without a group the consumer reads all partitions, saves nothing, and follows added ones. With an `instance_id`
         the partitions wait for this member's return. `on_assigned`, `on_revoked` and `on_lost` get lists of partitions,
-        on the client's loop. Settings: see ConsumerConfig (processing="at_most_once" among them). Use it in `async
-        with`.
+        on the client's loop: they must not block. Settings: see ConsumerConfig (processing="at_most_once" among them).
+        Use it in `async with`.
         """
         return AsyncConsumer(
             self._core.consumer(
