@@ -31,6 +31,13 @@ def test_invalid_values_are_refused_with_the_valid_ones(settings: list[tuple[str
     assert why in str(raised.value)
 
 
+def test_a_duration_with_a_unit_is_told_what_the_setting_counts() -> None:
+    """The command line takes 1d, and a program passes milliseconds."""
+    with pytest.raises(InvalidConfig) as raised:
+        make([("retention_ms", "1d")])
+    assert raised.value.hint == "retention_ms is a whole number of milliseconds"
+
+
 def test_storage_is_fixed_and_the_rest_is_not() -> None:
     memory = make([("storage", "memory"), ("max_bytes", "1000")])
     with pytest.raises(InvalidConfig):

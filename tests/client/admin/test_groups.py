@@ -140,3 +140,14 @@ def test_the_cursor_of_a_group_that_the_registry_does_not_know_is_dropped(tinymq
     tinymq_cluster.run(registry.remove_record("group", "gone", record.version))
     leader = tinymq_cluster.brokers[tinymq_cluster.wait_leader("gd")]
     tinymq_cluster.wait_until(lambda: all("gone" not in p.state.cursors for p in led(leader, "gd")))
+
+
+def test_a_group_without_members_has_none_and_a_queue_group_has_workers() -> None:
+    """No member has made the coordinators' topic yet, which a user does not know."""
+    with Cluster(nodes=1) as cluster, cluster.client() as mq:
+        mq.admin.create_topic("gm", partitions=1)
+        mq.admin.create_group("gm-stream", "gm")
+        mq.admin.create_group("gm-queue", "gm", kind="queue")
+        assert mq.admin.group_members("gm-stream") == []
+        with pytest.raises(WrongKind, match="it has workers"):
+            mq.admin.group_members("gm-queue")

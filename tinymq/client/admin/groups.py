@@ -224,8 +224,14 @@ class GroupCalls:
         """The members, by name. Raises UnknownGroup, WrongKind (of a queue group)."""
         left = self._cluster.countdown(timeout_s)
         group = await self.describe(name, left())
+        if group.kind == "queue":
+            hint = "tinymq group describe, and mq.admin.group_lag, count the workers of each partition"
+            raise WrongKind(f"{name!r} is a queue group: it has workers, and no members", hint=hint)
         request = pb.ListMembersRequest(group=name, group_id=group.group_id)
-        reply = await CoordinatorCalls(self._cluster, name).members(request, left())
+        try:
+            reply = await CoordinatorCalls(self._cluster, name).members(request, left())
+        except UnknownTopic:  # that of the coordinators, which the first member of a cluster makes
+            return []
         return [_member(member) for member in reply.members]
 
     async def cursors(self, name: str, timeout_s: float) -> list[GroupCursor]:
