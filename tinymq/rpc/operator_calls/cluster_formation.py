@@ -110,7 +110,8 @@ async def _all(calls: Sequence[object], addresses: Sequence[str]) -> list[pb.Des
     unreachable = []
     for address, reply in zip(addresses, replies, strict=True):
         if isinstance(reply, grpc.RpcError):
-            unreachable.append(f"{address}: {reply.details() or reply.code().name}")
+            silent = reply.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            unreachable.append(f"{address}: {'no answer' if silent else reply.details() or reply.code().name}")
         elif isinstance(reply, BaseException):
             raise reply
         elif reply.HasField("error"):
