@@ -71,7 +71,8 @@ class Number:
         if text and text == self.usual_word:
             return self.usual
         if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_CHARS_MAX):
-            raise InvalidConfig(f"{name} is {text[:TEXT_CHARS_MAX]!r}", hint=f"{name} is a whole number of {self.unit.value}")
+            hint = f"{name} is a whole number of {self.unit.value}"
+            raise InvalidConfig(f"{name} is {text[:TEXT_CHARS_MAX]!r}", hint=hint)
         number = int(text)
         if self.zero_word and not number:
             hint = f"write {name}={self.zero_word}, or a number of {self.unit.value}"

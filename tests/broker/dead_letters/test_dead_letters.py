@@ -334,3 +334,6 @@ def test_the_commands_show_and_send_back_and_print_no_text_of_a_worker_raw(
         {"partition": 0, "purged": 1}
     ]
     assert json.loads(said("dlq", "list", "dl", "-o", "json"))["letters"] == []
+    mq.admin.create_topic("dl-live")
+    mq.send("dl-live", b"no dead letter")
+    assert json.loads(said("dlq", "list", "dl-live", "-o", "json"))["letters"] == [], "nothing of it was given up"

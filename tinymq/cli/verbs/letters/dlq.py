@@ -217,7 +217,7 @@ def _chosen(
 def _letters(
     mq: Client, name: str, group: str | None, count: int, *, settled: bool, partitions: list[int] | None = None
 ) -> Iterator[Letter]:
-    """Up to `count` dead letters, by partition and offset."""
+    """Up to `count` dead letters, by partition and offset. Other records, of a topic that never had any, are none."""
     left = count
     for number, at in sorted(mq.admin.offsets(name).items()):
         if partitions is not None and number not in partitions:
@@ -229,7 +229,7 @@ def _letters(
         with mq.reader(name, [number], "earliest", "latest", on_trimmed="skip") as reader:
             for message in reader:
                 letter = read_letter(message, message.offset in done)
-                if (settled or not letter.settled) and group in (None, letter.group):
+                if letter.origin and (settled or not letter.settled) and group in (None, letter.group):
                     yield letter
                     left -= 1
                 if left <= 0:
