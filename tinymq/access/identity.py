@@ -79,7 +79,7 @@ def parse_identity(record: MetadataRecord) -> Identity:
     try:
         stored = pb.Identity.FromString(record.value)
     except DecodeError:
-        raise CorruptData(f"the record of {record.kind} {record.name!r} is not one of this build") from None
+        raise CorruptData(f"this build cannot read the record of {record.kind} {record.name!r}") from None
     return Identity(
         name=record.name,
         is_role=record.kind == ROLE,

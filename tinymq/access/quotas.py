@@ -40,7 +40,7 @@ def parse_quota(record: MetadataRecord) -> Quota:
     try:
         stored = pb.Quota.FromString(record.value)
     except DecodeError:
-        raise CorruptData(f"the record of quota {record.name!r} is not one of this build") from None
+        raise CorruptData(f"this build cannot read the record of quota {record.name!r}") from None
     return Quota(**{bound.name: bound.value for bound in stored.bounds if bound.name in NAMES})
 
 
@@ -69,7 +69,7 @@ def parse_made(record: MetadataRecord | None) -> list[Thing]:
     try:
         stored = pb.Made.FromString(record.value) if record is not None else pb.Made()
     except DecodeError:
-        raise CorruptData("the record of what a user has made is not one of this build") from None
+        raise CorruptData("this build cannot read the record of the things that a user has made") from None
     return [Thing(t.kind, t.name, t.until_us, t.partitions) for t in stored.things]
 
 

@@ -253,7 +253,7 @@ def _half_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
 
 
 def _copy_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
-    """Of copied batches, and of their bytes."""
+    """Return the counters of copied batches, and of their bytes."""
     documentation = "Batches without offsets that a leader here copied, so that old segments can go."
     copied = Counter("tinymq_copied_batches", documentation, registry=registry)
     return copied, Counter("tinymq_copied_bytes", "Bytes of these batches.", registry=registry)

@@ -167,7 +167,7 @@ class Acceptor:
             raise
 
     async def _context_for(self, sock: socket.socket) -> ssl.SSLContext | None:
-        """Return the context of a connection's TLS; None: it goes on without. Raises OSError if it may not.
+        """Return the context of a connection's TLS; None: the connection has no TLS. Raises OSError if it must have it.
 
         The first byte is awaited in any case: a connection that sends nothing costs a socket and a task, while asyncio
         makes 300 KiB of buffers for one with TLS.

@@ -145,7 +145,8 @@ _HINTS: Mapping[type[TinymqError], str] = {
 
 
 def _gravity(error: TinymqError) -> int:
-    """Rank of an error, the most serious lowest: what a person has to change, what passes, what was unreachable."""
+    """Rank of an error, the most serious lowest: errors that a person has to correct, errors that pass, unreachable
+    addresses."""
     if not isinstance(error, Unavailable):
         return 0
     return 2 if isinstance(error, BrokerUnreachable | DeadlineExceeded) else 1

@@ -103,7 +103,7 @@ def parse_group(record: MetadataRecord) -> GroupDefinition:
             version=record.version,
         )
     except (DecodeError, KeyError, ValueError):
-        raise CorruptData(f"the record of group {record.name!r} is not one of this build") from None
+        raise CorruptData(f"this build cannot read the record of group {record.name!r}") from None
 
 
 def check_group(group: GroupDefinition) -> GroupDefinition:

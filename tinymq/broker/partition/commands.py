@@ -163,7 +163,7 @@ class CommandQueue:
     def expired(self, call: _Call) -> None:
         """End a call whose time is up. A proposed one stays in its entry, and may still be committed."""
         if call.proposed:
-            call.answer(OutcomeUnknown(f"{self.name}: not committed in time; it may yet be"))
+            call.answer(OutcomeUnknown(f"{self.name}: not committed in time; it may be committed later"))
         else:
             del self._queued[call]
             self._count(call, -1)

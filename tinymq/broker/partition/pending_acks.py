@@ -66,7 +66,7 @@ class PendingAck:
             call_done(self.partition, done, outcome)
 
     def expire(self) -> None:
-        self.answer(OutcomeUnknown(f"{self.partition}: not committed in time; it may yet be"))
+        self.answer(OutcomeUnknown(f"{self.partition}: not committed in time; it may be committed later"))
 
 
 class PendingAcks:

@@ -353,7 +353,7 @@ async def read_record(broker: Broker, partition: Partition, offset: int) -> Stor
             unpack = partial(unpack_record, entry.batch, header.base_offset, offset)
             heavy = is_heavy(read_declared(entry.batch, STORED), len(entry.payload))
             return await broker.unpack_queue.run(unpack) if heavy else unpack()
-    raise CorruptData(f"{partition}: offset {offset} is not in what the log has for it")
+    raise CorruptData(f"{partition}: no batch of the log holds offset {offset}")
 
 
 def unpack_record(data: bytes, base_offset: int, offset: int) -> StoredMessage:

@@ -268,10 +268,10 @@ def unpack_spans(packed: bytes) -> list[Span]:
     before = -1
     for start, end in spans:
         if not before < start < end:
-            raise InvalidRequest("staged acks are ranges in order")
+            raise InvalidRequest("the ranges of staged acks are out of order")
         before = end
     if not spans:
-        raise InvalidRequest("staged acks of no record")
+        raise InvalidRequest("a command stages acks of no record")
     return spans
 
 

@@ -223,7 +223,7 @@ class GroupLeader:
         self.jobs.close()
 
     def check(self) -> None:
-        """End this object if its leadership or its group is gone. Both may be back already, in a newer term or id."""
+        """End this object if its leadership or its group is gone. Either may exist again, under a newer term or id."""
         gone = None if self.over else self._gone()
         if gone is not None:
             self.close(gone)

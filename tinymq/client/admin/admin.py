@@ -253,8 +253,9 @@ class AsyncAdmin(AsyncGroupAdmin):
     ) -> int:  # fmt: skip
         """Move a channel to an Offset, "earliest", "latest" or a datetime, and return its position after that.
 
-        The channel's consumer is Fenced at its next commit; with `unless_read` the call itself is, while one is on
-        record. With `make` a missing channel begins at `to`. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
+        The channel's consumer is Fenced at its next commit; with `unless_read`, the call raises Fenced instead while
+        the channel has a consumer. With `make` a missing channel begins at `to`. Raises UnknownChannel,
+        OffsetOutOfRange, OutcomeUnknown.
         """
         timeout_s = self._timeout_s(timeout)
         return await self._channels.seek(topic, partition, channel, to, timeout_s, unless_read=unless_read, make=make)

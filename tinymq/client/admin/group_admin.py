@@ -75,7 +75,7 @@ class AsyncGroupAdmin(AsyncTransactionAdmin):
         return await self._groups.alter(name, {}, self._timeout_s(timeout), paused=False)
 
     async def purge_group(self, name: str, *, dry_run: bool = False, timeout: float | None = None) -> int:
-        """Settle all records of a queue group that are there now, without delivering them; what workers hold is
+        """Settle all records of a queue group that are there now, without delivering them; workers that hold some get
         LeaseLost. Returns how many were not settled just before. Raises UnknownGroup, WrongKind, OutcomeUnknown."""
         return await self._groups.purge(name, self._timeout_s(timeout), dry_run=dry_run)
 

@@ -53,8 +53,8 @@ class HalfAdmin:
         return [each for each in found if producer_group in (None, each.producer_group)]
 
     async def describe(self, name: str, timeout_s: float) -> HalfMessageDescription:
-        """One half message. Raises NotFound, InvalidRequest (it is no such name), NotReady (a coordinator did not
-        answer, and may have it)."""
+        """One half message. Raises NotFound, InvalidRequest (it is not the name of a half message), NotReady (a
+        coordinator did not answer, and may have it)."""
         parse_transaction_name(name)
         left = self._cluster.countdown(timeout_s)
         async for _ in self._cluster.attempts(timeout_s, JITTERED):

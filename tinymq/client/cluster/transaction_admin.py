@@ -50,7 +50,7 @@ class AsyncTransactionAdmin:
         return await self._transactions.describe(transactional_id, self._timeout_s(timeout))
 
     async def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Roll the open transaction of a transactional id back, of any owner. The owner's next call raises
+        """Roll back the open transaction of a transactional id, whoever owns the id. The owner's next call raises
         TransactionAborted. Does nothing if none is open. Raises NotFound, OutcomeUnknown.
         """
         await self._transactions.abort(transactional_id, self._timeout_s(timeout))

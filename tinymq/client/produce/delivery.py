@@ -69,7 +69,7 @@ class _RecordDelivery(ABC, Generic[Result]):
         Blocks as `result` does. Raises TimeoutError after `timeout` seconds.
         """
         if not self._batch.wait(timeout):
-            raise TimeoutError(f"not delivered within {timeout} s; it may yet be")
+            raise TimeoutError(f"not delivered within {timeout} s; it may be delivered later")
         return self._batch.take_error((self._row,))
 
     def add_done_callback(self, call: Callable[[Self], object]) -> None:
@@ -242,7 +242,7 @@ class BatchDelivery:
         ended = locked()
         self._when_all_done(ended.release)
         if not acquired(ended, timeout):
-            raise TimeoutError(f"not delivered within {timeout} s; it may yet be")
+            raise TimeoutError(f"not delivered within {timeout} s; it may be delivered later")
         return self._error()
 
     def add_done_callback(self, call: Callable[[BatchDelivery], object]) -> None:

@@ -254,7 +254,7 @@ class RegistryState:
 
     def _take_producer_ids(self, count: int) -> int:
         if not 1 <= count <= bounds.PRODUCER_IDS_MAX:
-            raise InvalidRequest(f"a block of {count} producer ids")
+            raise InvalidRequest(f"a block of {count} producer ids; one has 1 to {bounds.PRODUCER_IDS_MAX}")
         first, self.next_producer_id = self.next_producer_id, self.next_producer_id + count
         return first
 

@@ -251,7 +251,7 @@ def _due(facts: Facts, call: Call) -> Iterator[tuple[float, Place, int, float | 
 
 
 def charged_unstarted(facts: Facts) -> Iterator[Anomaly]:
-    """A delivery counts as failed that no worker was handed out."""
+    """A delivery that no worker was handed out counts as failed."""
     started: dict[Delivery, dict[int, float]] = defaultdict(dict)
     for job in facts.of("job"):
         started[_delivery(job)].setdefault(job.args["delivery"], job.invoked_s)

@@ -52,7 +52,7 @@ class Line:
 
     @property
     def ids(self) -> tuple[str, str]:
-        """The transactional ids: of what lingers, and of what is rolled back."""
+        """The transactional ids of the lingering transaction, and of those that are rolled back."""
         return f"{self.context.name}-{self.partition}", f"{self.context.name}-{self.partition}-beside"
 
     async def run(self) -> None:

@@ -108,7 +108,7 @@ class Program:
     client: AsyncClient
     transactional_id: str
     over: bool = False
-    _left: RecordedTransaction | None = None  # in the middle of which the program ended
+    _left: RecordedTransaction | None = None  # the transaction in which the program ended
 
     async def come_back(self) -> None:
         """Roll back what the program has left open: by now another one has ended it, or nobody ever commits it."""

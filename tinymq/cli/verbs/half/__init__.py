@@ -1,1 +1,1 @@
-"""Verbs of half messages. Those of transactions are in the room above, and what both ask is in the client."""
+"""Verbs of half messages. The verbs of transactions are in the room above; the client has the questions of both."""

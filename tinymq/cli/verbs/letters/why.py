@@ -1,4 +1,4 @@
-"""`tinymq why`: what became of a record in each group."""
+"""`tinymq why`: the history of a record in each group."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class GroupAdmin(TransactionAdmin):
             raise
 
     def purge_group(self, name: str, *, dry_run: bool = False, timeout: float | None = None) -> int:
-        """Settle all records of a queue group that are there now, without delivering them; what workers hold is
+        """Settle all records of a queue group that are there now, without delivering them; workers that hold some get
         LeaseLost. Returns how many were not settled just before. Raises UnknownGroup, WrongKind, OutcomeUnknown.
         """
         try:

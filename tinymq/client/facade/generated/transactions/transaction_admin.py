@@ -55,7 +55,7 @@ class TransactionAdmin:
             raise
 
     def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Roll the open transaction of a transactional id back, of any owner. The owner's next call raises
+        """Roll back the open transaction of a transactional id, whoever owns the id. The owner's next call raises
         TransactionAborted. Does nothing if none is open. Raises NotFound, OutcomeUnknown.
         """
         try:
