@@ -40,7 +40,7 @@ class AsyncAccess:
     the registry serves nobody after 30 s. Each call may raise BrokerUnreachable, DeadlineExceeded and, if it changes
     something, OutcomeUnknown.
 
-    Roles, what a user may do, and the end of it:
+    Roles, a user's rights, and how to take them back:
 
         access = mq.access
         await access.create_user("reader", role=True)

@@ -17,7 +17,7 @@ OLD_LEVEL = 1  # the level of a build that has no feature levels
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevelMember:
-    """A broker that bounds the cluster's level: that is at most the level that the broker announces."""
+    """A broker that bounds the cluster's level, because the level is never above one that a broker announces."""
 
     broker_id: int
     announced: int  # when it last registered

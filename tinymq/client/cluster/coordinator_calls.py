@@ -1,4 +1,4 @@
-"""The calls of a member to the coordinator of its group, wherever that is."""
+"""The calls of a member to the coordinator of its group, which they find."""
 
 from __future__ import annotations
 

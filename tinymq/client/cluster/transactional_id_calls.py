@@ -143,7 +143,7 @@ class TransactionalIdCalls:
         return reply
 
     async def _committed(self, request: Commit, timeout_s: float, before: R) -> R:
-        """Ask again about what is committed. Returns `before` if nobody answers."""
+        """Ask again whether the partitions show a committed transaction. Returns `before` if nobody answers."""
         try:
             reply: R = await self._ask(request, timeout_s)
         except TinymqError:

@@ -74,7 +74,7 @@ class AnomalyKind(StrEnum):
     KEY_OUT_OF_ORDER = "key out of order"  # a record was settled before an earlier one of its key
     DEAD_LETTERS = "dead letters"  # one is missing, or there twice
     TOO_EARLY = "too early"  # a record was delivered, or delivered again, before its time
-    NOT_STARTED = "not started"  # a delivery counts as failed that no worker began with
+    NOT_STARTED = "not started"  # a delivery that no worker has begun counts as failed
     MISCOUNTED = "miscounted"  # the size of a queue
     REMOVED_EARLY = "removed early"  # by retention or capacity
     KEPT_TOO_LONG = "kept too long"  # past its retention
