@@ -165,7 +165,7 @@ def grant_of(operation: str, resource: str) -> pb.AccessGrant:
 
 
 def _texts(grants: Iterable[pb.AccessGrant]) -> tuple[str, ...]:
-    """Grants as people read them. A bound that only a newer broker knows is shown, too."""
+    """Grants as people read them. A grant that only a newer build knows is shown, too."""
     return tuple(
         f"{g.operation} {g.kind}" + ("" if g.kind == "cluster" else f":{g.name}{'*' if g.prefix else ''}")
         for g in grants
