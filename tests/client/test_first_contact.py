@@ -11,10 +11,11 @@ import tinymq
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
 from tinymq.base.errors import BrokerUnreachable, InvalidConfig, NotReady, UnknownTopic
-from tinymq.client.cluster.call_errors import is_unformed
+from tinymq.client.cluster.call_errors import give_up, is_unformed
 from tinymq.client.common import config
 from tinymq.client.common.options import ProducerOptions, ReaderOptions
 from tinymq.client.net import grpc_transport
+from tinymq.proto import tinymq_pb2 as pb
 
 CALL_S = 30.0
 PATIENCE_MS = 200
@@ -122,3 +123,11 @@ def test_choices_are_literals_so_that_type_checkers_see_typos() -> None:
 def test_an_unformed_cluster_is_called_so() -> None:
     assert is_unformed(NotReady("this broker belongs to no cluster yet", state="unformed"))
     assert not is_unformed(NotReady("this broker is starting", state="starting"))
+
+
+def test_of_an_unformed_cluster_it_is_said_which_broker_does_not_even_run() -> None:
+    unformed = NotReady("this broker belongs to no cluster yet", hint="form one", state="unformed")
+    reasons = {"a:1": unformed.message, "b:2": "Connection refused"}
+    raised = give_up(pb.ClusterStatusRequest(), 1.0, reasons, unformed, None)
+    assert (type(raised), raised.hint) == (NotReady, "form one")
+    assert raised.message == f"the cluster is not formed yet: a:1: {unformed.message}; b:2: Connection refused"

@@ -50,9 +50,9 @@ def give_up(
     request: Message, timeout_s: float, reasons: dict[str, str], last: TinymqError | None, unclear: TinymqError | None
 ) -> TinymqError:
     what = f"{method_of(request).name} within {timeout_s:.3g} s"
-    if unclear is None and last is not None and is_unformed(last):
-        return NotReady(f"the cluster is not formed yet: {'; '.join(reasons)}", hint=last.hint, state="unformed")
     tried = "; ".join(f"{address}: {reason}" for address, reason in reasons.items()) or "no broker was tried"
+    if unclear is None and last is not None and is_unformed(last):
+        return NotReady(f"the cluster is not formed yet: {tried}", hint=last.hint, state="unformed")
     if unclear is not None:
         return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}", hint=UNCLEAR_HINT)
     if isinstance(last, QuotaExceeded) or (last is not None and "missing" in last.detail):
