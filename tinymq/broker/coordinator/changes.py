@@ -13,17 +13,17 @@ class Changes:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}  # in the order in which they came
 
     async def wait(self, name: str, timeout_s: float) -> None:
         """Wait for the next `wake` of this name. Raises DeadlineExceeded."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(name, set())
-        waiting.add(changed)
+        waiting = self._waiting.setdefault(name, {})
+        waiting[changed] = None
         try:
             await within(self._clock, changed, max(0.0, timeout_s), DeadlineExceeded("nothing changed in time"))
         finally:
-            waiting.discard(changed)
+            waiting.pop(changed, None)
             if not waiting and self._waiting.get(name) is waiting:
                 del self._waiting[name]
 

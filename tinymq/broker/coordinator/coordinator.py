@@ -125,13 +125,13 @@ class Coordinator:
                 return Assignment(mine, now, replica.group.term)
             late = DeadlineExceeded("no other assignment came")
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            known.waiting.add(waiting)
+            known.waiting[waiting] = None
             try:
                 await within(self._clock, waiting, left_s, late)
             except DeadlineExceeded:
                 pass
             finally:
-                known.waiting.discard(waiting)
+                known.waiting.pop(waiting, None)
 
     async def members(self, name: str, group_id: int) -> Members:
         """The state of a group, as of a moment during this call."""

@@ -35,7 +35,8 @@ class GroupSessions:
     asked_s: dict[PartitionId, tuple[int, float]] = field(default_factory=dict)  # (epoch, since when)
     deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
     due: bool = True  # the assignment may differ from its target: look at the group
-    waiting: set[asyncio.Future[None]] = field(default_factory=set)  # calls of members that wait for a change
+    # Calls of members that wait for a change, in their order: a set of futures would be in the order of addresses.
+    waiting: dict[asyncio.Future[None], None] = field(default_factory=dict)
 
     def hear(self, beat: MemberHeartbeat, state: Members, now_s: float) -> bool:
         """Note a heartbeat. Returns False, and ignores it, if a later one of the same session came before it.
@@ -75,7 +76,7 @@ class GroupSessions:
 
     def wake(self) -> None:
         """Wake all calls that wait for a change."""
-        waiting, self.waiting = self.waiting, set()
+        waiting, self.waiting = self.waiting, {}
         for each in waiting:
             if not each.done():
                 each.set_result(None)

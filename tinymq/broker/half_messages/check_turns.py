@@ -26,7 +26,7 @@ class CheckTurns:
     def __init__(self) -> None:
         self._until_s: dict[TransactionId, float] = {}  # monotonic time before which no member is asked (again)
         self._members: dict[str, dict[bytes, float]] = {}  # by group: time of each member's newest call
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}  # in the order in which they came
 
     # ---- members
 
@@ -77,12 +77,12 @@ class CheckTurns:
     def wait(self, group: str) -> asyncio.Future[None]:
         """A future that ends when the group may have something to check."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(group, set()).add(waiting)
+        self._waiting.setdefault(group, {})[waiting] = None
         return waiting
 
     def stop_waiting(self, group: str, future: asyncio.Future[None]) -> None:
-        waiting = self._waiting.get(group, set())
-        waiting.discard(future)
+        waiting = self._waiting.get(group, {})
+        waiting.pop(future, None)
         if not waiting:
             self._waiting.pop(group, None)
 

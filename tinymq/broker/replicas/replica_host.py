@@ -176,7 +176,7 @@ class ReplicaHost:
         for topic in self._registry.get_all_topics():
             self._open_later(topic.queues)
             self._configure(topic)
-        for group in [*self._on_disk, *(p.group.id for p in self._all_open())]:
+        for group in [*sorted(self._on_disk), *(p.group.id for p in self._all_open())]:
             if self._registry.is_queue_deleted(group):
                 self._delete_later(group)
 
