@@ -84,3 +84,18 @@ def test_a_seek_that_is_cut_off_after_it_moved_the_cursors_has_no_known_outcome(
         world.mend("test")
 
     in_world(check)
+
+
+def test_the_first_half_messages_of_a_cluster_are_stored_although_several_come_at_once() -> None:
+    """They make the topic of the coordinators: some find it when another one has just made it."""
+
+    async def store(world: World, number: int) -> str:
+        client = world.client(random.Random(number))
+        await world.clock.sleep(0.002 * number)
+        return (await client.half_message("t", b"v", producer_group="checkout", timeout=5.0)).name
+
+    async def check(world: World) -> None:
+        names = await asyncio.gather(*(store(world, number) for number in range(16)))
+        assert len({*names}) == 16
+
+    in_world(check)

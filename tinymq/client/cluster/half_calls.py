@@ -78,12 +78,13 @@ class HalfCalls:
         left = self._cluster.countdown(timeout_s)
         try:
             return await self._ask(request, timeout_s, changes=changes)
-        except UnknownTopic as error:
+        except UnknownTopic:
             try:
                 await coordinator_of(self._cluster, self._group, left())
             except UnknownTopic:
                 return await self._cluster.ask(request, timeout_s=max(ATTEMPT_S_MIN, left()), changes=changes)
-            raise error  # it is another topic that does not exist
+            # Another call has made it meanwhile. Or it is another topic that does not exist: then it is missing again.
+            return await self._ask(request, max(ATTEMPT_S_MIN, left()), changes=changes)
 
     async def _ask(self, request: Any, timeout_s: float, *, changes: bool = True) -> Any:
         left = self._cluster.countdown(timeout_s)
