@@ -57,6 +57,7 @@ class QueueChange:
     settled: tuple[int, ...]
     failures: tuple[tuple[int, int, int, int], ...]  # (offset, deliveries that failed, returns, not before, in us)
     burials: tuple[int, ...]  # offsets of records that are being buried
+    staged: tuple[int, ...] = ()  # offsets of records whose acks a transaction has staged
 
     @property
     def place(self) -> Place:
@@ -72,5 +73,5 @@ def read_lease(values: dict[str, Any]) -> LeaseChange:
 
 
 def read_queue(values: dict[str, Any]) -> QueueChange:
-    tuples = {name: tuple(values[name]) for name in ("settled", "burials")}
+    tuples = {name: tuple(values[name]) for name in ("settled", "burials", "staged") if name in values}
     return QueueChange(**values | tuples | {"failures": tuple(map(tuple, values["failures"]))})

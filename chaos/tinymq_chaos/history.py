@@ -46,6 +46,7 @@ names, see records.py):
     group_lag     topic, group                                     [[partition, position], ...]
     job, settle, group_seek ...                                    see workloads/groups/workers.py
     caught_up ...                                                  see workloads/transactions/processors.py
+    half, check_half, end_half, halves_over                        see workloads/transactions/halves.py
     consume       topic, partition, channel, request, reads        [offset, record], or null: there was none
     fetch         topic, partition, offset                         [[offset, record] or null, log start, high watermark]
     size          topic, partition, channel                        messages kept, or (channel not "") not taken yet

@@ -12,6 +12,7 @@ from tests.chaos import (
     test_checkers_answers,
     test_checkers_capacity,
     test_checkers_channels,
+    test_checkers_half_messages,
     test_checkers_members,
     test_checkers_moves,
     test_checkers_processing,
@@ -19,6 +20,7 @@ from tests.chaos import (
     test_checkers_queues,
     test_checkers_recreated,
     test_checkers_scheduled,
+    test_checkers_staged_acks,
     test_checkers_times,
     test_checkers_transactions,
     test_checkers_twins,
@@ -389,6 +391,8 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
     *test_checkers_processing.BAD,
     *test_checkers_members.BAD,
     *test_checkers_queue_groups.BAD,
+    *test_checkers_staged_acks.BAD,
+    *test_checkers_half_messages.BAD,
     *test_checkers_twins.BAD,
 ]
 

@@ -57,13 +57,13 @@ def settle(
 
 def state(
     s: Story, position: int, *settled: int, failures: tuple[Failed, ...] = (), burials: tuple[int, ...] = (),
-    generation: int = 1, log_start: int = 0,
+    generation: int = 1, log_start: int = 0, staged: tuple[int, ...] = (),
 ) -> None:  # fmt: skip
     """An entry has changed the group's state to this; `settled` is new."""
     s.now_s += 0.01
     change = QueueChange(
         s.now_s, LOG, "g", 7, generation=generation, position=position, log_start=log_start, settled=settled,
-        failures=failures, burials=burials,
+        failures=failures, burials=burials, staged=staged,
     )  # fmt: skip
     s.history.queues.append(change)
 
@@ -97,6 +97,13 @@ def good_group(s: Story) -> None:
 
 
 def a_skipped_record(s: Story) -> None:
+    state(s, 3, 2)
+
+
+def a_record_whose_ack_was_rolled_back(s: Story) -> None:
+    job(s, "a", 2)
+    place: dict[str, Any] = {"partition": 0, "offset": 2, "generation": 1, "delivery": 1}
+    s.begin("a", "settle", topic=T, group="g", verb="ack", delay_s=None, **place).failed("rolled back")
     state(s, 3, 2)
 
 
@@ -230,6 +237,7 @@ def in_a_group(spoil: Callable[[Story], None]) -> Callable[[Story], None]:
 
 FOUND = [
     (a_skipped_record, AnomalyKind.SETTLED_BY_NOBODY),
+    (a_record_whose_ack_was_rolled_back, AnomalyKind.SETTLED_BY_NOBODY),
     (an_ack_that_is_forgotten, AnomalyKind.LOST_COMMIT),
     (a_position_that_goes_back, AnomalyKind.CURSOR_BACK),
     (a_record_that_a_worker_of_the_last_leader_has, AnomalyKind.LEASED_TWICE),

@@ -31,6 +31,8 @@ ON_BROKERS = (
     "transfers",
     "lingering",
     "processors",
+    "results",
+    "halves",
 )
 BOUNDED = ("retained", "unreplicated", "sized", "room", "heavy", "full", "trimmed", "altered")
 THREADED = ("crowd",)  # test_sim_threads.py
@@ -88,6 +90,7 @@ def test_transactions_linger_while_old_segments_go() -> None:
     assert [entry for entry in firsts if entry.index > 1 and not entry.base_offset], "nothing but old batches is gone"
 
 
+@pytest.mark.long  # below, jobs are processed by the same programs
 def test_programs_read_process_and_write_and_end_in_every_way() -> None:
     history = told("processors", "kill", "isolate", pace=0.4, seconds=16.0)
     ends = Counter(call.error or str(call.outcome) for call in history.of("transact"))
@@ -99,6 +102,35 @@ def test_programs_read_process_and_write_and_end_in_every_way() -> None:
     assert done(history, "revoked")
     assert len(done(history, "caught_up")) == 1
     assert [call.result for call in done(history, "unfinished")] == [[]]
+
+
+def test_jobs_have_results_and_transactions_that_ack_them_end_in_every_way() -> None:
+    history = told("results", "kill", "isolate", pace=0.6, seconds=16.0)
+    ends = Counter(call.error or str(call.outcome) for call in history.of("transact"))
+    assert ends[Outcome.OK] > 20, ends
+    assert {"rolled back", "TransactionAborted"} <= {*ends}
+    acks = Counter(call.outcome for call in history.of("settle") if call.args["verb"] == "ack")
+    assert min(acks[outcome] for outcome in (Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN)) > 3, acks
+    assert "nack" in {call.args["verb"] for call in history.of("settle")}
+    assert max(call.args["delivery"] for call in history.of("job")) > 1
+    assert any(change.staged for change in history.queues)
+    assert done(history, "group_seek")
+    assert len(done(history, "caught_up")) == 1
+    assert [call.result for call in done(history, "unfinished")] == [[]]
+
+
+def test_half_messages_are_committed_rolled_back_and_checked() -> None:
+    history = told("halves", "kill", "isolate", pace=0.6, seconds=16.0)
+    assert len(done(history, "half")) > 20
+    assert "UnknownTopic" not in {call.error for call in history.of("half")}, "several made the coordinators at once"
+    assert {call.args["commit"] for call in done(history, "end_half")} == {True, False}
+    assert {"TransactionAborted", "InvalidRequest"} <= {call.error for call in history.of("end_half")}
+    assert {call.result for call in done(history, "check_half")} >= {"commit", "rollback"}
+    said = {call.args["records"][0] for call in history.of("end_half")}
+    there = {name for replica in history.replicas for entry in replica.entries for name in entry.records}
+    committed = {call.args["records"][0] for call in done(history, "check_half") if call.result == "commit"}
+    assert committed & there - said, "their senders were silent"
+    assert len(done(history, "halves_over")) == 1
 
 
 def test_consumers_of_two_channels_commit_seek_and_fence_each_other() -> None:
@@ -118,7 +150,7 @@ def test_members_of_a_group_commit_leave_and_come_back() -> None:
     assert max(position for call in done(history, "group_lag") for _, position in call.result) > 3
 
 
-@pytest.mark.parametrize("workload", ["workers", "keyed"])
+@pytest.mark.parametrize("workload", [pytest.param("workers", marks=pytest.mark.long), "keyed"])  # of the same draws
 def test_workers_settle_in_every_way_while_their_group_is_moved_and_deleted(workload: str) -> None:
     missing = {"group_seek", "group_delete", "trim", "add_partition"}  # draws of a workload: a run has most of them
     for seed in range(1, 6):

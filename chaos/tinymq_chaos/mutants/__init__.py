@@ -27,7 +27,7 @@ from tinymq_chaos.mutants import (
 )
 from tinymq_chaos.mutants.groups import group_life, queue_leases, stream_groups, workers
 from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
-from tinymq_chaos.mutants.transactions import coordinators, staged_acks, staged_batches, staged_offsets
+from tinymq_chaos.mutants.transactions import coordinators, half_messages, staged_acks, staged_batches, staged_offsets
 
 # Importing a module enters its mutants into MUTANTS.
 ROOMS = (
@@ -39,6 +39,7 @@ ROOMS = (
     staged_batches,
     staged_offsets,
     staged_acks,
+    half_messages,
     partition_state,
     queue_groups,
     queue_leases,

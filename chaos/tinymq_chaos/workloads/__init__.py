@@ -32,7 +32,7 @@ from tinymq_chaos.workloads.delays import scheduled
 from tinymq_chaos.workloads.groups import members, workers
 from tinymq_chaos.workloads.pipelining import push
 from tinymq_chaos.workloads.producers import NumberedProducer
-from tinymq_chaos.workloads.transactions import lingering, processors, transfers
+from tinymq_chaos.workloads.transactions import halves, lingering, processors, results, transfers
 
 PARTITIONS = 2
 LOOK_UPS: tuple[Company, ...] = (readers.look_up_times,)
@@ -129,6 +129,8 @@ WORKLOADS: dict[str, Workload] = {
     "transfers": transfers.transfers,
     "lingering": lingering.lingering,
     "processors": processors.processors,
+    "results": results.results,
+    "halves": halves.halves,
     "moved": moves.moved,
     "observed": observers.observed,
     "volatile": weak_topics.volatile,

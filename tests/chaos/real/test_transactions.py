@@ -1,4 +1,4 @@
-"""Transactions on real brokers while leaders and coordinators are killed: whole or not there, and each input once."""
+"""Transactions, half messages and delayed records on real brokers while leaders and coordinators are killed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tinymq_chaos.history import Outcome
 from tinymq_chaos.real.faults.victims import StruckBroker
 
 KILLS = 8
+LOAD = ("transfers", "processors", "results", "halves", "scheduled")
 LEGS: tuple[Leg, ...] = (
     *(Leg((Stop("kill_leader", 0.5),), well=True) for _ in range(KILLS)),
     Leg((Stop("isolate", 2.0, {**LEADER, "clients": "not cut"}),), well=True),
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # two quiet processor
 
 @pytest.fixture(scope="module")
 def toured(tmp_path_factory: pytest.TempPathFactory) -> Toured:
-    return tour(LEGS, tmp_path_factory.mktemp("transactions"), load=("transfers", "processors"))
+    return tour(LEGS, tmp_path_factory.mktemp("transactions"), load=LOAD)
 
 
 def test_nothing_is_wrong(toured: Toured) -> None:
@@ -36,11 +37,25 @@ def test_coordinators_and_other_leaders_were_struck(toured: Toured) -> None:
     assert {*struck} > {"__coordinator"}
 
 
-@pytest.mark.parametrize("load", ["transfers", "processors"])
+@pytest.mark.parametrize("load", ["transfers", "processors", "results"])
 def test_transactions_were_committed(toured: Toured, load: str) -> None:
     calls = [call for call in toured.history.of("transact") if call.args["transactional_id"].startswith(load)]
     assert len([call for call in calls if call.outcome is Outcome.OK]) > 20
 
 
-def test_the_group_has_read_everything(toured: Toured) -> None:
-    assert [call.outcome for call in toured.history.of("caught_up")] == [Outcome.OK]
+def test_both_groups_have_read_everything(toured: Toured) -> None:
+    assert [call.outcome for call in toured.history.of("caught_up")] == [Outcome.OK] * 2
+
+
+def test_half_messages_are_decided_by_their_senders_and_by_checkers(toured: Toured) -> None:
+    ends = [call.args["commit"] for call in toured.history.of("end_half") if call.outcome is Outcome.OK]
+    checks = [call.result for call in toured.history.of("check_half") if call.outcome is Outcome.OK]
+    assert min(ends.count(True), ends.count(False)) > 5
+    assert min(checks.count("commit"), checks.count("rollback")) > 2
+    assert [call.outcome for call in toured.history.of("halves_over")] == [Outcome.OK]
+
+
+def test_delayed_records_are_canceled_or_not(toured: Toured) -> None:
+    stored = [call for call in toured.history.of("schedule") if call.outcome is Outcome.OK]
+    canceled = [call for call in toured.history.of("cancel") if call.outcome is Outcome.OK and call.result]
+    assert len(stored) > len(canceled) > 2

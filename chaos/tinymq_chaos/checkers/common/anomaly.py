@@ -18,7 +18,8 @@ class AnomalyKind(StrEnum):
     DUPLICATE = "duplicate"  # of an idempotent send
     ABORTED_READ = "aborted read"  # a send that failed for certain is in the log
     TORN = "torn"  # a part of a transaction is visible, and another part is not
-    TWO_DECISIONS = "two decisions"  # on one transaction
+    TWO_DECISIONS = "two decisions"  # on one transaction, or on one half message
+    UNDECIDED = "undecided"  # a half message is visible that nobody has committed
     UNPROCESSED = "unprocessed"  # a group has passed a record, and no output of it is there
     PROCESSED_TWICE = "processed twice"  # a record has two outputs, and the group was not moved back
     INCONSISTENT_OFFSET = "inconsistent offset"  # two records at one offset, or one record at two
@@ -76,6 +77,7 @@ class AnomalyKind(StrEnum):
     TOO_EARLY = "too early"  # a record was delivered, or delivered again, before its time
     NOT_STARTED = "not started"  # a delivery that no worker has begun counts as failed
     MISCOUNTED = "miscounted"  # the size of a queue
+    CHARGED = "charged"  # a delivery counts as failed whose ack was in a transaction
     REMOVED_EARLY = "removed early"  # by retention or capacity
     KEPT_TOO_LONG = "kept too long"  # past its retention
     OVER_CAPACITY = "over capacity"  # more records than the bounds of the topic

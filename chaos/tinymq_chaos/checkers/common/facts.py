@@ -64,8 +64,8 @@ class Facts:
             self._by_kind.setdefault(call.kind, []).append(call)
         self.sends = self.of("send")
         self.polls = [c for c in self.of("poll") if c.outcome is Outcome.OK]
-        self.sent: dict[str, Call] = {  # at once, delayed, or in a transaction
-            name: call for call in self.of("send", "schedule", "transact") for name in call.args["records"]
+        self.sent: dict[str, Call] = {  # at once, delayed, in a transaction, or as a half message
+            name: call for call in self.of("send", "schedule", "transact", "half") for name in call.args["records"]
         }
         self.sent_by_name: dict[str, Call] = {r: call for call in self.of("send_by_name") for r in call.args["records"]}
         self.shown = [*self._polled(), *self._fetched(), *self._scanned()]

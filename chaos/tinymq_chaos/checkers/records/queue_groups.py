@@ -31,15 +31,15 @@ def settled_by_nobody(facts: Facts) -> Iterator[Anomaly]:
     """A group is done with a record that no worker acknowledged in its generation, and that was not buried."""
     acked: dict[Delivery, float] = {}  # when the first ack was sent
     for call in facts.of("settle"):
-        if call.args["verb"] == "ack":
+        if call.args["verb"] == "ack" and call.outcome is not Outcome.FAILED:
             acked.setdefault(_delivery(call), call.invoked_s)
-    for before, now in _steps(facts):
+    for before, now in steps(facts):
         for offset in now.settled:
             known = acked.get((now.log, now.group, now.generation, offset))
             if offset < now.log_start or (known is not None and known <= now.at_s) or offset in before.burials:
                 continue
             what = f"group {now.group} is done with a record that no worker acknowledged"
-            yield _seen(AnomalyKind.SETTLED_BY_NOBODY, what, now, offset)
+            yield seen(AnomalyKind.SETTLED_BY_NOBODY, what, now, offset)
 
 
 def acks_are_kept(facts: Facts) -> Iterator[Anomaly]:
@@ -63,10 +63,10 @@ def acks_are_kept(facts: Facts) -> Iterator[Anomaly]:
 
 def position_back(facts: Facts) -> Iterator[Anomaly]:
     """A cursor of a group is behind where it was before, and no seek has moved it."""
-    for before, now in _steps(facts):
+    for before, now in steps(facts):
         if now.position < before.position and now.generation == before.generation:
             what = f"group {now.group} is at {now.position}, and was at {before.position}"
-            yield _seen(AnomalyKind.CURSOR_BACK, what, now, now.position)
+            yield seen(AnomalyKind.CURSOR_BACK, what, now, now.position)
 
 
 def leased_twice(facts: Facts) -> Iterator[Anomaly]:
@@ -75,7 +75,7 @@ def leased_twice(facts: Facts) -> Iterator[Anomaly]:
         return
     keys, starts, queues = _keys(facts), dict[Log, int](), iter(facts.history.queues)
     waiting = next(queues, None)
-    for leader, change in _grants(facts):
+    for leader, change in grants(facts):
         while waiting is not None and waiting.at_s <= change.at_s:
             starts[waiting.log] = waiting.log_start
             waiting = next(queues, None)
@@ -102,7 +102,7 @@ def keys_out_of_order(facts: Facts) -> Iterator[Anomaly]:
         return
     keys = _keys(facts)
     open_before: dict[Place, set[int]] = {}
-    for before, now in _steps(facts):
+    for before, now in steps(facts):
         if before.generation != now.generation or now.place not in open_before:
             known = {o for log, group, o in keys if (log, group) == (now.log, now.group) and o >= now.position}
             open_before[now.place] = known
@@ -114,7 +114,7 @@ def keys_out_of_order(facts: Facts) -> Iterator[Anomaly]:
             earlier = [o for o in still if o < offset and keys[now.log, now.group, o] == key] if key is not None else []
             if earlier and offset >= now.log_start:
                 what = f"group {now.group}: the record of key {key} before it is not settled"
-                yield _seen(AnomalyKind.KEY_OUT_OF_ORDER, what, now, offset)
+                yield seen(AnomalyKind.KEY_OUT_OF_ORDER, what, now, offset)
                 return
 
 
@@ -179,7 +179,7 @@ def delivered_too_early(facts: Facts) -> Iterator[Anomaly]:
     state: dict[Place, dict[int, int]] = {}
     queues = iter(facts.history.queues)
     waiting = next(queues, None)
-    for _, change in _grants(facts):
+    for _, change in grants(facts):
         while waiting is not None and waiting.at_s <= change.at_s:
             state[waiting.place] = {offset: not_before_us for offset, _, _, not_before_us in waiting.failures}
             waiting = next(queues, None)
@@ -259,8 +259,10 @@ def charged_unstarted(facts: Facts) -> Iterator[Anomaly]:
         if change.what == GRANTED and change.alone:
             place = (change.log, change.group, change.generation, change.offset)
             started[place].setdefault(change.delivery, change.at_s)
-    for before, now in _steps(facts):
-        known = {offset: deliveries for offset, deliveries, *_ in before.failures} if _same(before, now) else {}
+    for before, now in steps(facts):
+        known = (
+            {offset: deliveries for offset, deliveries, *_ in before.failures} if same_generation(before, now) else {}
+        )
         for offset, deliveries, *_ in now.failures:
             delivery = deliveries & ~REJECTED
             if delivery <= known.get(offset, 0) & ~REJECTED:
@@ -268,7 +270,7 @@ def charged_unstarted(facts: Facts) -> Iterator[Anomaly]:
             at_s = started[now.log, now.group, now.generation, offset].get(delivery)
             if at_s is None or at_s > now.at_s:
                 what = f"group {now.group}: delivery {delivery} counts as failed, and nobody began with it"
-                yield _seen(AnomalyKind.NOT_STARTED, what, now, offset)
+                yield seen(AnomalyKind.NOT_STARTED, what, now, offset)
 
 
 # ---- what they have in common ---------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ class Leader:
                 yield lease.offset, lease
 
 
-def _grants(facts: Facts) -> Iterator[tuple[Leader, LeaseChange]]:
+def grants(facts: Facts) -> Iterator[tuple[Leader, LeaseChange]]:
     """Return each grant, if its leader is the newest one at that time, with the leader's leases before the grant."""
     leaders: dict[Place, Leader] = {}
     for change in facts.history.leases:
@@ -315,7 +317,7 @@ def _grants(facts: Facts) -> Iterator[tuple[Leader, LeaseChange]]:
             leader.leases[change.offset] = change
 
 
-def _steps(facts: Facts) -> Iterator[tuple[QueueChange, QueueChange]]:
+def steps(facts: Facts) -> Iterator[tuple[QueueChange, QueueChange]]:
     """Return each change of a group's state in a partition, after the one before it."""
     newest: dict[Place, QueueChange] = {}
     for now in facts.history.queues:
@@ -325,14 +327,14 @@ def _steps(facts: Facts) -> Iterator[tuple[QueueChange, QueueChange]]:
         newest[now.place] = now
 
 
-def _same(before: QueueChange, now: QueueChange) -> bool:
+def same_generation(before: QueueChange, now: QueueChange) -> bool:
     return before.generation == now.generation
 
 
 def _burials(facts: Facts, topic: str, group: str) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
     """How often the burial of each record began, and ended with its dead letter, by (partition, offset)."""
     begun, ended = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-    for before, now in _steps(facts):
+    for before, now in steps(facts):
         if now.log[0] == topic and now.group == group:
             begun.update((now.log[1], offset) for offset in now.burials if offset not in before.burials)
             ended.update((now.log[1], offset) for offset in before.burials if offset not in now.burials)
@@ -353,5 +355,5 @@ def _delivery(call: Call) -> Delivery:
     return log, call.args["group"], call.args["generation"], call.args["offset"]
 
 
-def _seen(kind: AnomalyKind, what: str, now: QueueChange, offset: int) -> Anomaly:
+def seen(kind: AnomalyKind, what: str, now: QueueChange, offset: int) -> Anomaly:
     return Anomaly(kind, what, now.log, offsets=(offset,), times_s=(now.at_s,))

@@ -29,7 +29,8 @@ from tinymq_chaos.workloads.context import Workload
 
 RUN = (
     "idempotent", "plain", "lone", "batches", "hasty", "cursors", "takers", "rush", "queues", "counted",
-    "members", "workers", "keyed", "transfers", "processors", "churn", "recreated", "partitions", "metadata",
+    "members", "workers", "keyed", "scheduled", "transfers", "processors", "results", "halves", "churn", "recreated",
+    "partitions", "metadata",
 )  # fmt: skip
 """The workloads that run by default.
 

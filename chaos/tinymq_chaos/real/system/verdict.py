@@ -13,6 +13,7 @@ from functools import partial
 
 from tinymq_chaos.checkers import CHECKERS, Checker
 from tinymq_chaos.checkers.cluster.deadlines import no_progress, slow_writes, unanswered
+from tinymq_chaos.checkers.records.half_messages import halves_left_open
 from tinymq_chaos.checkers.records.outputs import not_caught_up
 from tinymq_chaos.checkers.records.recreated import refused_by_the_last_topic
 from tinymq_chaos.checkers.records.replicas import lingering_leaders, restless
@@ -32,6 +33,13 @@ NOT_JUDGED: Mapping[str, str] = {
         ("settled_by_nobody", "acks_are_kept", "position_back", "leased_twice", "keys_out_of_order"),
         "needs to see leases and the replicated states of groups. acked_and_delivered needs calls alone",
     ),
+    **dict.fromkeys(
+        ("granted_while_staged", "charged_while_staged"),
+        "needs to see grants and the replicated states of groups. What a job was processed twice for is found by "
+        "processed_twice",
+    ),
+    "halves_shown_early": "as early_answers. A commit that was confirmed and lost is found at the end "
+    "(committed_and_lost)",
     "charged_unstarted": "needs to see grants: after three workers that died with a record, it is granted alone, and "
     "then counts as started though nobody was handed it out",
     "needless_losses": "is about topics that are in memory or synced at intervals, and needs to know when a group went "
@@ -41,7 +49,7 @@ NOT_JUDGED: Mapping[str, str] = {
 
 SPEED_CHECKERS = (
     lingering_leaders, restless, no_progress, slow_writes, refused_by_the_last_topic, unfinished_transactions,
-    not_caught_up,
+    not_caught_up, halves_left_open,
 )  # fmt: skip
 SPEED = tuple(checker.__name__ for checker in SPEED_CHECKERS)
 

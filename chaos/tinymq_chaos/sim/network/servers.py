@@ -33,6 +33,7 @@ class MemoryServer:
             "DeadLetters": services.dead_letters,
             "Schedules": services.schedules,
             "Transactions": services.transactions,
+            "HalfMessages": services.half_messages,
             "Users": services.users,
             "QueueService": services.queue,
         }

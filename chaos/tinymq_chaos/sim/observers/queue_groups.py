@@ -149,11 +149,12 @@ class QueueWatcher:
             settled=tuple(sorted(newly)),
             failures=tuple((offset, *failure) for offset, failure in sorted(queue.failures.items())),
             burials=tuple(queue.burials),
+            staged=tuple(sorted(queue.staged)),
         )
 
 
 def _differs(before: QueueChange, now: QueueChange) -> bool:
-    parts = ("group_id", "generation", "position", "log_start", "failures", "burials")
+    parts = ("group_id", "generation", "position", "log_start", "failures", "burials", "staged")
     return bool(now.settled) or any(getattr(before, part) != getattr(now, part) for part in parts)
 
 

@@ -20,6 +20,8 @@ from tinymq.client.facade.consumer import Consumer
 from tinymq.client.facade.core.client_core import ClientCore
 from tinymq.client.facade.generated.admin import Admin
 from tinymq.client.facade.generated.hold import Hold
+from tinymq.client.facade.generated.transactions.checker import Checker
+from tinymq.client.facade.generated.transactions.half_message import HalfMessage
 from tinymq.client.facade.producer import Producer
 from tinymq.client.facade.queue import Queue
 from tinymq.client.facade.reader import Reader
@@ -28,7 +30,7 @@ from tinymq.client.facade.transaction import Transaction
 from tinymq.client.facade.worker import Worker
 from tinymq.client.produce.delivery import BatchDelivery, Delivery
 
-SYNCHRONOUS = (Admin, Consumer, Hold, Producer, Queue, Reader, Scan, Transaction, Worker)
+SYNCHRONOUS = (Admin, Checker, Consumer, HalfMessage, Hold, Producer, Queue, Reader, Scan, Transaction, Worker)
 
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]

@@ -104,17 +104,18 @@ class WorkerGroup:
 class WorkerLife:
     """One life of a worker, and the jobs that it keeps."""
 
-    group: WorkerGroup
+    context: Context
+    place: Mapping[str, Any]  # topic and group
     process: str
     worker: Any
     lost: set[int] = field(default_factory=set)  # ids of jobs
+    keyed: bool = False  # the group has keyed order
     kept: list[Job] = field(default_factory=list)
 
     def begin(self, job: Job, kind: str, within_s: float = CALL_S, **args: Any) -> Call:
-        place = {"offset": job.offset, "generation": job.grant.generation, "delivery": job.delivery}
-        context = self.group.context
+        of_job = {"offset": job.offset, "generation": job.grant.generation, "delivery": job.delivery}
         return begin(
-            context, self.process, kind, within_s, **self.group.place, partition=job.partition, **place, **args
+            self.context, self.process, kind, within_s, **self.place, partition=job.partition, **of_job, **args
         )  # fmt: skip
 
 
@@ -150,7 +151,7 @@ def _start_worker(group: WorkerGroup, client: AsyncClient, process: str, prefetc
         prefetch_records=prefetch_records,
         max_handler_ms=group.context.rng.choice((HANDLER_MS, 60_000.0)),
     )
-    return WorkerLife(group, process, worker, lost)
+    return WorkerLife(group.context, group.place, process, worker, lost, group.keyed)
 
 
 async def crash(worker: Any) -> None:
@@ -171,14 +172,14 @@ async def _end(worker: WorkerCore) -> None:
 
 async def _turn(life: WorkerLife) -> bool:
     """Take some jobs, and settle them after a while. False: the worker has ended."""
-    group, rng = life.group, life.group.context.rng
+    context, rng = life.context, life.context.rng
     try:
         jobs = await life.worker.poll(POLL_S, rng.randint(1, 6))
     except TinymqError as error:
-        fail(begin(group.context, life.process, "read", **group.place), error)
+        fail(begin(context, life.process, "read", **life.place), error)
         return False
     record_jobs(life, jobs)
-    await pause(group.context, 0.0, 2.0 if rng.random() < 0.05 else 0.2)
+    await pause(context, 0.0, 2.0 if rng.random() < 0.05 else 0.2)
     calls: list[tuple[Job, Call]] = []
     kept, life.kept = life.kept, []
     for job in [*kept, *jobs]:
@@ -198,12 +199,12 @@ def record_jobs(life: WorkerLife, jobs: list[Job]) -> None:
     for job in jobs:
         name = name_in_fields(job.key, job.value, job.headers, job.message.timestamp_us)
         shared = None if job.key is None else job.key.decode()
-        life.begin(job, "job", record=name, key=shared, keyed=life.group.keyed).ok()
+        life.begin(job, "job", record=name, key=shared, keyed=life.keyed).ok()
 
 
 def begin_settlement(life: WorkerLife, job: Job, verb: str) -> Call:
     """Begin to settle a job."""
-    delay_s = round(life.group.context.rng.uniform(0.0, 1.0), 3) if verb == "delay" else None
+    delay_s = round(life.context.rng.uniform(0.0, 1.0), 3) if verb == "delay" else None
     recorded_verb = {"delay": "nack", "extend": "ack"}.get(verb, verb)
     call = life.begin(job, "settle", verb=recorded_verb, delay_s=delay_s)
     if job._state is not JobState.STARTED:
