@@ -64,12 +64,13 @@ class SupervisedSpark:
         """Kill Java and the driver. Workers have process groups of their own, and go on until they notice."""
         self._run.kill()
 
-    def kill_worker(self, rng: random.Random) -> None:
-        """Kill one process of Python's workers, if there is one."""
+    def kill_worker(self, rng: random.Random) -> bool:
+        """Kill one process of Python's workers. False: none ran at this moment."""
         session = self._run.session
         workers = sorted(each.pid for each in processes(session) if each.group != session and each.state != "Z")
         if workers:
             _kill(rng.choice(workers))
+        return bool(workers)
 
     def finish(self) -> None:
         """Stop it, and let another run handle what is left. Raises SubmitFailed, subprocess.TimeoutExpired."""
@@ -141,7 +142,8 @@ def _kill_one(rng: random.Random, kind: str, spark: SupervisedSpark, cluster: Pa
         case "the driver":
             spark.kill_driver()
         case "a worker of Spark":
-            spark.kill_worker(rng)
+            if not spark.kill_worker(rng):
+                return "nothing: no worker of Spark ran"
         case _:
             broker = rng.choice([each.id for each in dev_cluster.status(cluster) if each.pid is not None])
             dev_cluster.kill(cluster, broker)

@@ -99,7 +99,7 @@ SCOPES = {
     "a hasty task, and a new leader": Scope([SPREAD], elections=1, hasty=True),
     "two tasks, and a time-out": Scope([PAIR], timeouts=1),
 }
-LONG = {  # 19,965 to 81,654 states
+LONG = {  # 19,965 to 194,297 states
     "a task that is tried twice, in two partitions": Scope([Run(1, [[[A, B], [A]]])], deliveries=2, elections=1),
     "two tasks, one of them tried twice": Scope([Run(1, [[[A], [A]], [[B]]])], elections=1, aborts=1),
     "a zombie's run, a time-out, and a coordinator that fails": Scope(
@@ -107,6 +107,11 @@ LONG = {  # 19,965 to 81,654 states
     ),
     "two versions, a new leader, and aborts": Scope([Run(1, [[[A]]]), Run(2, [[[A]]])], elections=1, aborts=2),
     "two versions in two partitions": Scope([SPREAD, Run(2, [[[A, B]]])]),
+    "two partitions, and every fault": Scope([SPREAD], deliveries=2, elections=2, timeouts=1, crashes=1, aborts=1),
+    "a task that is tried three times, and a time-out": Scope([Run(1, [[[A], [A], [A]]])], timeouts=1),
+    "two tasks, both tried twice": Scope([Run(1, [[[A], [A]], [[B], [B]]])]),
+    "a zombie's run in two partitions, and a time-out": Scope([SPREAD, SPREAD], timeouts=1),
+    "a version that is run twice, and the next one": Scope([Run(1, [[[A]]]), Run(1, [[[A]]]), Run(2, [[[A]]])]),
     "another query, and a time-out": Scope([Run(1, [[[A]]]), Run(1, [[[A]]], query="other")], timeouts=1, crashes=1),
 }
 
