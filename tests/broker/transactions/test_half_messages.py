@@ -41,6 +41,11 @@ GOLDEN: dict[str, tuple[HalfCommand, str]] = {
     "give_up_half": (GiveUpHalf(T), "0a08636865636b6f7574ba01060a0408071801"),
     "confirm_half": (ConfirmHalf(T), "0a08636865636b6f7574c201060a0408071801"),
 }
+GOLDEN_STATE = (
+    "a201380a04080718011208636865636b6f75741a10747474747474747474747474747474742a086f7264657220343230c096b10238c09dd810"
+    "4001a201380a04080818011208636865636b6f75741a10747474747474747474747474747474742a086f7264657220343330c096b10238c0b1"
+    "9f054801aa01080a04080918011001aa01060a04080a1801"
+)
 
 
 class State:
@@ -101,6 +106,23 @@ def test_each_command_has_the_bytes_that_were_written_down(kind: str) -> None:
     command, golden = GOLDEN[kind]
     assert pack_half_command(GROUP, command).hex() == golden
     assert parse_half_command(bytes.fromhex(golden)) == (GROUP, command)
+
+
+def test_the_state_has_the_bytes_that_were_written_down_and_comes_back_from_them(state: State) -> None:
+    """One that is open and was checked, one that is committed and not confirmed, and two that are over."""
+    state.does(CountCheck(T, 0))
+    for producer_id, context in ((8, b"order 43"), (9, b""), (10, b"")):
+        state.begin(producer_id, context=context)
+        state.does(EndHalf(transaction_of(producer_id), producer_id != 10, held=1))
+    for producer_id in (9, 10):
+        state.does(ConfirmHalf(transaction_of(producer_id)))
+    assert state.snapshot().hex() == GOLDEN_STATE
+    loaded = TransactionalIds()
+    loaded.load_from(pb.CoordinatorState.FromString(bytes.fromhex(GOLDEN_STATE)))
+    assert dict(loaded.half_messages.halves) == dict(state.ids.half_messages.halves)
+    assert dict(loaded.half_messages.groups) == {GROUP: 2}
+    for producer_id, outcome in ((9, Refusal.COMMITTED), (10, Refusal.ABORTED), (11, Refusal.UNKNOWN)):
+        assert loaded.half_messages.outcome(GROUP, transaction_of(producer_id)) is outcome
 
 
 def test_the_schedule_is_that_of_rocketmq(state: State) -> None:
