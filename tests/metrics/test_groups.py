@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.client.transaction.test_acked_jobs import stage
 from tests.fakes.patience import PATIENT
 from tests.metrics.pages import scrape, status_of, value, values
 from tinymq.cli.main import run
@@ -69,6 +70,33 @@ def test_a_queue_group_from_its_first_record_to_its_dead_letter(cluster: Cluster
     wait_for(cluster, "tinymq_group_lag_records", "mailer", 0)
     assert shown(cluster, "tinymq_group_oldest_seconds", "mailer") == 0
     assert shown(cluster, "tinymq_group_burying_records", "mailer") == 0
+
+
+def test_jobs_whose_acks_a_transaction_has_staged(
+    cluster: Cluster, mq: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mq.admin.create_topic("mails", partitions=1, replication_factor=1)
+    for n in range(3):
+        mq.send("mails", b"%d" % n)
+    settings = {"lease_ms": 600_000, "ask_ms": 60_000, "session_ms": 600_000, "rejoin_ms": 300_000}
+    with mq.worker("mails", group="sender", group_settings=settings) as worker:
+        jobs = [job for _ in range(3) for job in worker.poll(WAIT_S, 1)]
+        assert shown(cluster, "tinymq_group_staged_records", "sender") == 0
+        with mq.transaction("sender-1") as tx:
+            tx.ack(*jobs[:2])
+            stage(mq, tx)
+            assert shown(cluster, "tinymq_group_staged_records", "sender") == 2
+            assert shown(cluster, "tinymq_group_leased_records", "sender") == 1
+            assert shown(cluster, "tinymq_group_lag_records", "sender") == 3
+            (row,) = [row for row in status_of(cluster, 1)["groups"] if row["group"] == "sender"]
+            assert (row["staged"], row["leased"]) == (2, 1)
+            (cursor,) = mq.admin.group_lag("sender")
+            assert (cursor.staged, cursor.leased, cursor.lag) == (2, 1, 3)
+            assert run(["group", "describe", "sender", "--servers", cluster.servers]) == 0
+            assert re.search(r"^mails +0 +1 +1 +2 +0 +0$", capsys.readouterr().out, re.MULTILINE)
+        assert shown(cluster, "tinymq_group_staged_records", "sender") == 0
+        assert shown(cluster, "tinymq_group_lag_records", "sender") == 1
+        jobs[2].ack()
 
 
 def test_a_stream_group(cluster: Cluster, mq: Client) -> None:

@@ -33,6 +33,7 @@ class GroupProgress:
     lag: int  # committed records that are not read, or not settled
     oldest_ms: int  # since the first of them was appended; 0: there is none
     leased: int = 0  # the rest is of queue groups
+    staged: int = 0  # records whose acks wait for the end of a transaction
     waiting: int = 0  # records with a failed delivery that are not settled
     burying: int = 0  # records that are given up, and not in the dead letters yet
     workers: int = 0  # attached to the leader
@@ -83,6 +84,7 @@ class GroupWatch:
             lag,
             oldest_ms,
             leased=len(leader.leases.leases) if leader is not None else 0,
+            staged=len(group.staged),
             waiting=len(group.failures),
             burying=len(group.burials) + self._burials.given_up(place, name),
             workers=len(leader.attachments) if leader is not None else 0,

@@ -156,6 +156,9 @@ def _by_group(name: str, documentation: str) -> Family:
 GROUP_LAG = _of_group("tinymq_group_lag_records", "Records that a group has not settled, where this broker leads.")
 GROUP_OLDEST = _of_group("tinymq_group_oldest_seconds", "Age of the oldest record that a group has not settled.")
 GROUP_LEASED = _of_group("tinymq_group_leased_records", "Records that workers of a queue group have.")
+GROUP_STAGED = _of_group(
+    "tinymq_group_staged_records", "Records of a queue group whose acks wait for the end of a transaction."
+)
 GROUP_WAITING = _of_group("tinymq_group_waiting_records", "Records that failed and wait for another delivery.")
 GROUP_BURYING = _of_group("tinymq_group_burying_records", "Records on their way to the dead letters.")
 GROUP_WORKERS = _of_group("tinymq_group_workers", "Workers of a queue group that are attached to this leader.")

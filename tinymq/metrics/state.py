@@ -170,6 +170,7 @@ class StateCollector(Collector):
         yield from families.GROUP_OLDEST.of((labels, progress.oldest_ms / 1000) for labels, progress in rows)
         queues = [(labels, progress) for labels, progress in rows if progress.kind is CursorKind.QUEUE]
         yield from families.GROUP_LEASED.of((labels, progress.leased) for labels, progress in queues)
+        yield from families.GROUP_STAGED.of((labels, progress.staged) for labels, progress in queues)
         yield from families.GROUP_WAITING.of((labels, progress.waiting) for labels, progress in queues)
         yield from families.GROUP_BURYING.of((labels, progress.burying) for labels, progress in queues)
         yield from families.GROUP_WORKERS.of((labels, progress.workers) for labels, progress in queues)

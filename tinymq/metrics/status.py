@@ -109,6 +109,7 @@ def _group(row: GroupRow) -> dict[str, Any]:
     if progress.kind is CursorKind.QUEUE:
         found |= {
             "leased": progress.leased,
+            "staged": progress.staged,
             "waiting": progress.waiting,
             "burying": progress.burying,
             "workers": progress.workers,

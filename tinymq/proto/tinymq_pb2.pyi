@@ -3539,6 +3539,7 @@ class ChannelInfo(_message.Message):
     BURYING_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
+    STAGED_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     position: _builtins.int
     epoch: _builtins.int
@@ -3561,6 +3562,8 @@ class ChannelInfo(_message.Message):
     """records on their way to the dead letters"""
     workers: _builtins.int
     """that are attached to the leader"""
+    staged: _builtins.int
+    """records whose acks wait for the end of a transaction"""
     @_builtins.property
     def blocked(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupObstacle]: ...
     def __init__(
@@ -3581,10 +3584,11 @@ class ChannelInfo(_message.Message):
         burying: _builtins.int = ...,
         workers: _builtins.int = ...,
         blocked: _abc.Iterable[Global___GroupObstacle] | None = ...,
+        staged: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "burying", b"burying", "channel", b"channel", "consumer", b"consumer", "epoch", b"epoch", "generation", b"generation", "group_id", b"group_id", "kind", b"kind", "lag", b"lag", "leased", b"leased", "moved_us", b"moved_us", "oldest_ms", b"oldest_ms", "position", b"position", "waiting", b"waiting", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "burying", b"burying", "channel", b"channel", "consumer", b"consumer", "epoch", b"epoch", "generation", b"generation", "group_id", b"group_id", "kind", b"kind", "lag", b"lag", "leased", b"leased", "moved_us", b"moved_us", "oldest_ms", b"oldest_ms", "position", b"position", "staged", b"staged", "waiting", b"waiting", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

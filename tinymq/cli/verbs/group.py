@@ -87,8 +87,8 @@ def describe(name: Name, /, *, servers: ServerOptions = DEFAULT_SERVERS, output:
     _show(group, output)
     _print_cursors(cursors)
     if group.kind == "queue":
-        rows = [(c.topic, c.partition, c.workers, c.leased, c.waiting, c.burying) for c in cursors]
-        print_table(["topic", "partition", "workers", "leased", "waiting", "burying"], rows)
+        rows = [(c.topic, c.partition, c.workers, c.leased, c.staged, c.waiting, c.burying) for c in cursors]
+        print_table(["topic", "partition", "workers", "leased", "staged", "waiting", "burying"], rows)
     blocked = [(c.topic, c.partition, each.by, each.reason + _culprit(each)) for c in cursors for each in c.blocked]
     if blocked:
         print_table(["topic", "partition", "blocked", "because"], blocked)
@@ -319,6 +319,7 @@ def _cursor_document(cursor: GroupCursor) -> dict[str, Any]:
         "moved": cursor.moved.isoformat() if cursor.moved else None,
         "oldest_ms": cursor.oldest_ms,
         "leased": cursor.leased,
+        "staged": cursor.staged,
         "waiting": cursor.waiting,
         "burying": cursor.burying,
         "workers": cursor.workers,

@@ -73,6 +73,7 @@ class GroupCursor:
     burying: int = 0  # records on their way to the dead letters
     workers: int = 0  # attached to the partition's leader
     blocked: tuple[GroupObstacle, ...] = ()
+    staged: int = 0  # records whose acks wait for the end of a transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +335,7 @@ def _cursor(topic: str, partition: int, info: pb.ChannelInfo) -> GroupCursor:
         burying=info.burying,
         workers=info.workers,
         blocked=tuple(map(_obstacle, info.blocked)),
+        staged=info.staged,
     )
 
 

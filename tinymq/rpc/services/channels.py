@@ -350,7 +350,7 @@ async def _add_progress(info: pb.ChannelInfo, watch: GroupWatch, partition: Part
         return  # it was deleted while another key was read
     progress = watch.progress(partition, info.channel)
     info.oldest_ms, info.leased, info.waiting = progress.oldest_ms, progress.leased, progress.waiting
-    info.burying, info.workers = progress.burying, progress.workers
+    info.burying, info.workers, info.staged = progress.burying, progress.workers, progress.staged
     for blocked in progress.blocked:
         key = await watch.key_at(partition, blocked.offset) if blocked.offset is not None else None
         info.blocked.add(by=blocked.by.value, reason=blocked.reason, offset=blocked.offset, key=key)
