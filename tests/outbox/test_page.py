@@ -24,7 +24,7 @@ def test_the_blocks_of_the_page_run(
     monkeypatch.chdir(tmp_path)
     mq.admin.create_topic("orders", partitions=1, replication_factor=1)
     known: dict[str, Any] = {"mq": mq}
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     for number, block in enumerate(BLOCKS):
         if "stop.set()" in block:
             wait_until(lambda: len(read(mq, "orders")) == 2)
@@ -33,5 +33,7 @@ def test_the_blocks_of_the_page_run(
     assert read(mq, "orders") == [b"paid 17", b"new 18"]
     with known["engine"].connect() as connection:
         handled = connection.scalar(select(func.count()).where(known["orders"].c.state == "seen"))
+        state = connection.scalar(select(known["orders"].c.state).where(known["orders"].c.id == 17))
     assert handled == 4, "by `once`, and by `advance`"
+    assert state == "sent", "version 2 came after version 3"
     known["engine"].dispose()

@@ -10,10 +10,11 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from tests.outbox.databases import Database
+from tests.outbox.databases import Database, PostgresServer
 from tinymq import Message, Offset
 from tinymq.base.errors import InvalidConfig, InvalidName, InvalidRequest
 from tinymq.inbox import AsyncInbox, Inbox
@@ -96,7 +97,8 @@ def test_migrations_have_nothing_to_add(engine: Engine) -> None:
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
     assert AsyncOutbox(METADATA).rows is OUTBOX.rows
-    assert AsyncInbox(METADATA, "other").records is INBOX.records
+    other = AsyncInbox(METADATA, "other")
+    assert (other.records, other.offsets, other.versions) == (INBOX.records, INBOX.offsets, INBOX.versions)
 
 
 def test_a_record_is_handled_once(engine: Engine) -> None:
@@ -136,6 +138,81 @@ def test_two_workers_that_handle_the_same_record_at_once(database: Database, eng
     assert answers == [False]
 
 
+def test_a_version_of_an_entity_is_handled_once_and_none_below_it(engine: Engine) -> None:
+    with engine.begin() as connection:
+        handled = [INBOX.newest(connection, "order 17", version) for version in (3, 3, 2, 4, -1, 7, 5)]
+        assert handled == [True, False, False, True, False, True, False]
+        assert INBOX.newest(connection, "order 18", -(1 << 63)), "each entity has its own"
+        assert INBOX.newest(connection, b"\xff\x00", (1 << 63) - 1)
+        assert not INBOX.newest(connection, b"order 17", 7), "a text is its UTF-8"
+        assert Inbox(METADATA, "mail").newest(connection, "order 17", 1)
+    with engine.begin() as connection:
+        assert INBOX.newest(connection, "order 17", 8)
+        connection.rollback()
+    with Session(engine) as session, session.begin():
+        assert INBOX.newest(session, "order 17", 8)
+        INBOX.forget(session, "orders")
+        assert INBOX.prune(session, 1) == 0
+        assert not INBOX.newest(session, "order 17", 8), "it belongs to no topic, and to no age"
+        INBOX.forget_entity(session, "order 17")
+        assert INBOX.newest(session, "order 17", 1)
+        assert not Inbox(METADATA, "mail").newest(session, "order 17", 1)
+
+
+# (the version that was handled before, the first, the second, whether the first commits, whether the second is new)
+RACES = [
+    (None, 3, 4, True, True),
+    (None, 3, 3, True, False),
+    (None, 4, 3, True, False),
+    (None, 4, 3, False, True),
+    (2, 4, 3, True, False),
+    (2, 4, 3, False, True),
+    (2, 4, 2, False, False),
+]
+
+
+def test_two_workers_that_handle_versions_of_an_entity_at_once(engine: Engine) -> None:
+    """The second one waits for the end of the first, and is judged by what that leaves."""
+    for race in RACES:
+        known, first, second, commits, expected = race
+        entity, answers = str(race), list[bool]()
+        if known is not None:
+            with engine.begin() as connection:
+                assert INBOX.newest(connection, entity, known)
+
+        def handle(entity: str = entity, version: int = second, answers: list[bool] = answers) -> None:
+            with engine.begin() as connection:
+                answers.append(INBOX.newest(connection, entity, version))
+
+        thread = threading.Thread(target=handle)
+        with engine.begin() as connection:
+            assert INBOX.newest(connection, entity, first)
+            thread.start()
+            assert answers == []
+            if not commits:
+                connection.rollback()
+        thread.join(60)
+        assert answers == [expected], race
+
+
+def test_a_stricter_isolation_raises_what_the_database_raises(server: PostgresServer) -> None:
+    engine = create_engine(server.database().url, isolation_level="REPEATABLE READ")
+    METADATA.create_all(engine)
+    with engine.connect() as connection:
+        assert connection.scalars(select(ORDERS.c.id)).all() == []  # the transaction has seen the tables
+        with engine.begin() as other:
+            assert INBOX.newest(other, "order 17", 5)
+        with pytest.raises(OperationalError, match="could not serialize"):
+            INBOX.newest(connection, "order 17", 6)
+    engine.dispose()
+
+
+def test_no_version_of_no_entity() -> None:
+    for entity, version in (("", 1), ("x" * 1025, 1), (17, 1), ("a", 1.0), ("a", True), ("a", 1 << 63)):
+        with pytest.raises(InvalidRequest):
+            INBOX._newest("sqlite", entity, version)  # type: ignore[arg-type]
+
+
 def test_an_offset_moves_forward_only(engine: Engine) -> None:
     with engine.begin() as connection:
         assert INBOX.positions(connection, "orders") == {}
@@ -156,6 +233,10 @@ def test_asyncio_has_the_same_calls(database: Database, engine: Engine) -> None:
             await outbox.send(connection, "orders", b"1")
             assert await inbox.once(connection, message(1))
             assert not await inbox.once(connection, message(1))
+            assert await inbox.newest(connection, "order 17", 2)
+            assert not await inbox.newest(connection, "order 17", 1)
+            await inbox.forget_entity(connection, "order 17")
+            assert await inbox.newest(connection, "order 17", 1)
         async with AsyncSession(asynchronous) as session, session.begin():
             await outbox.send(session, "orders", b"2")
             assert await inbox.advance(session, message(4))

@@ -1,7 +1,8 @@
 """The reading end: what a program has handled is noted in the transaction that handles it, in its own database.
 
 `once` remembers each record, for groups whose records arrive in any order. `advance` remembers one offset for each
-partition, for records that are handled in order.
+partition, for records that are handled in order. `newest` remembers one version for each entity, for records that say
+what an entity is now.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tinymq.base.extras import required
 from tinymq.base.types import Offset
 from tinymq.client.consume.records import Message
 from tinymq.client.work.job import Job
-from tinymq.inbox.tables import NAME_LENGTH_MAX, offsets_table, records_table
+from tinymq.inbox.tables import ENTITY_BYTES_MAX, NAME_LENGTH_MAX, offsets_table, records_table, versions_table
 
 with required("tinymq.inbox"):
     from sqlalchemy import Connection, Delete, MetaData, Select, Table, delete, select
@@ -24,6 +25,7 @@ with required("tinymq.inbox"):
     from sqlalchemy.orm import Session
 
 KEEP_S_MIN = 1.0
+VERSIONS = range(-(1 << 63), 1 << 63)  # of BIGINT
 
 
 class InboxTables:
@@ -35,6 +37,7 @@ class InboxTables:
         self.consumer = consumer
         self.records: Table = records_table(metadata)
         self.offsets: Table = offsets_table(metadata)
+        self.versions: Table = versions_table(metadata)
 
     def _once(self, dialect: str, message: Message | Job) -> Any:
         record = message.message if isinstance(message, Job) else message
@@ -64,6 +67,22 @@ class InboxTables:
         )
         return moved.returning(self.offsets.c.partition)
 
+    def _newest(self, dialect: str, entity: str | bytes, version: int) -> Any:
+        if not isinstance(version, int) or isinstance(version, bool) or version not in VERSIONS:
+            raise InvalidRequest(f"version={version!r:.100}", hint="an integer of 64 bits")
+        values = {"consumer": self.consumer, "entity": _key_of(entity), "version": version}
+        statement = _insert(dialect, self.versions).values(values)
+        moved = statement.on_conflict_do_update(
+            index_elements=["consumer", "entity"],
+            set_={"version": statement.excluded.version},
+            where=self.versions.c.version < statement.excluded.version,
+        )
+        return moved.returning(self.versions.c.version)
+
+    def _forget_entity(self, entity: str | bytes) -> Delete:
+        table = self.versions
+        return delete(table).where((table.c.consumer == self.consumer) & (table.c.entity == _key_of(entity)))
+
     def _positions(self, topic: str) -> Select[Any]:
         table = self.offsets
         mine = (table.c.consumer == self.consumer) & (table.c.topic == topic)
@@ -91,8 +110,8 @@ class Inbox(InboxTables):
             if inbox.once(connection, message):
                 connection.execute(...)  # your own writes, in the same transaction
 
-    `consumer` names who has handled a record: two programs that share a database have two names. It adds two tables to
-    your MetaData, unless they are there, and keeps no state. SQLite and PostgreSQL.
+    `consumer` names who has handled a record: two programs that share a database have two names. It adds three tables
+    to your MetaData, unless they are there, and keeps no state. SQLite and PostgreSQL.
     """
 
     def once(self, to: Connection | Session, message: Message | Job) -> bool:
@@ -111,6 +130,29 @@ class Inbox(InboxTables):
         for each partition, however many records. Raises as `once`.
         """
         return to.execute(self._advance(_dialect(to), message)).first() is not None
+
+    def newest(self, to: Connection | Session, entity: str | bytes, version: int) -> bool:
+        """Note in the transaction of `to` that this version of an entity is handled. False for a version at or below
+        the newest one that was handled: then do nothing.
+
+            order = json.loads(message.value)
+            if inbox.newest(connection, message.key, order["version"]):
+                ...  # write what the order is now
+
+        For records that say what an entity is now, in any order, and from any number of workers: a version that comes
+        late is left out. `entity` is a key or a name, of up to 1,024 bytes as UTF-8; versions are integers of 64 bits.
+        Any two topics of the consumer share the entities, so put the topic into the name where they must not.
+
+        While another transaction handles the same entity, PostgreSQL makes this call wait for its end, and then
+        compares with what that has left: with the version before it if it rolled back. Under REPEATABLE READ or
+        SERIALIZABLE the database raises its error instead: run the whole transaction again. Raises InvalidRequest, and
+        as `once`.
+        """
+        return to.execute(self._newest(_dialect(to), entity, version)).first() is not None
+
+    def forget_entity(self, to: Connection | Session, entity: str | bytes) -> None:
+        """Forget the version of an entity: any version of it is new again. Raises InvalidRequest."""
+        to.execute(self._forget_entity(entity))
 
     def positions(self, to: Connection | Session, topic: str) -> dict[int, Offset]:
         """The next offset of each partition that `advance` has noted, as `start=` of a reader takes it."""
@@ -143,6 +185,14 @@ class AsyncInbox(InboxTables):
         """See Inbox.advance."""
         return (await to.execute(self._advance(_dialect(to), message))).first() is not None
 
+    async def newest(self, to: AsyncConnection | AsyncSession, entity: str | bytes, version: int) -> bool:
+        """See Inbox.newest."""
+        return (await to.execute(self._newest(_dialect(to), entity, version))).first() is not None
+
+    async def forget_entity(self, to: AsyncConnection | AsyncSession, entity: str | bytes) -> None:
+        """See Inbox.forget_entity."""
+        await to.execute(self._forget_entity(entity))
+
     async def positions(self, to: AsyncConnection | AsyncSession, topic: str) -> dict[int, Offset]:
         """See Inbox.positions."""
         return _offsets({row.partition: row.next_offset for row in await to.execute(self._positions(topic))})
@@ -155,6 +205,14 @@ class AsyncInbox(InboxTables):
         """See Inbox.forget."""
         for statement in self._forget(topic):
             await to.execute(statement)
+
+
+def _key_of(entity: str | bytes) -> bytes:
+    """The bytes under which the version of an entity is kept. Raises InvalidRequest."""
+    key = entity.encode(errors="surrogatepass") if isinstance(entity, str) else entity
+    if not isinstance(key, bytes) or not 1 <= len(key) <= ENTITY_BYTES_MAX:
+        raise InvalidRequest(f"entity={entity!r:.100}", hint=f"a text or bytes, of 1 to {ENTITY_BYTES_MAX} bytes")
+    return key
 
 
 def _count(result: Any) -> int:
