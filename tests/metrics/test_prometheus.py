@@ -99,7 +99,7 @@ def test_the_configuration_on_the_page_is_one(tmp_path: Path) -> None:
 
 
 def test_alerts_fire_when_a_broker_is_gone_and_not_otherwise(tmp_path: Path) -> None:
-    assert len(alerts()) == 12
+    assert len(alerts()) == 14
     with Cluster(3, metrics=True, timing=PATIENT) as cluster:
         client = cluster.client()
         client.admin.create_topic("orders", partitions=1, replication_factor=3)

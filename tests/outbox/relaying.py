@@ -14,7 +14,7 @@ from tinymq import Client
 from tinymq.outbox.relay import Relay, RelayConfig
 from tinymq.testing import Cluster
 
-SOON = RelayConfig(rows_max=4, poll_ms=5, lease_ms=200, retry_ms=20)
+SOON = RelayConfig(rows_max=4, poll_ms=5, lease_ms=200, retry_ms=20, count_ms=50)
 WAIT_S = 90.0
 LOOK_S = 0.05  # between two looks at a condition of which no status tells
 

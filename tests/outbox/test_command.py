@@ -11,15 +11,23 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
+from tests.metrics.pages import get, parsed, value
 from tests.outbox.databases import sqlite
 from tests.outbox.relaying import wait_until
 from tests.outbox.rows import left, read, relay_arguments, write
 from tinymq import Client
 from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
+from tinymq.net.loopback_ports import free_ports
 from tinymq.testing import Cluster
 
 Capture = pytest.CaptureFixture[str]
+
+
+def sent(address: str) -> float:
+    """How many rows a relay has sent, as it says to Prometheus."""
+    _, content_type, page = get(address, "/metrics")
+    return value(parsed(page, content_type), "tinymq_outbox_sent_records_total")
 
 
 def test_a_relay_sends_until_it_is_stopped(cluster: Cluster, mq: Client, tmp_path: Path, capfd: Capture) -> None:
@@ -32,10 +40,13 @@ def test_a_relay_sends_until_it_is_stopped(cluster: Cluster, mq: Client, tmp_pat
     assert run(["outbox", "create", *where]) == Exit.OK
     engine = create_engine(database.url)
     write(engine, topic, b"a", b"b", partition=0)
-    command = [sys.executable, "-m", "tinymq", *relay_arguments(database, cluster.servers), "-o", "json"]
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    command = [sys.executable, "-m", "tinymq", *relay_arguments(database, cluster.servers)]
+    command += ["-o", "json", "--metrics", address]
     relay = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: left(engine) == 0)
+        wait_until(lambda: sent(address) == 2)
         relay.send_signal(signal.SIGINT)
         out, err = relay.communicate(timeout=100)
     finally:

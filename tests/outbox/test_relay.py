@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import time_ns
 
 import pytest
 from sqlalchemy import Engine, create_engine, text, update
@@ -17,7 +18,7 @@ from tinymq.base.errors import Fenced, InvalidConfig, NotFound
 from tinymq.outbox.errors import OutboxUnresolved
 from tinymq.outbox.relay import Relay, RelayConfig, resolve
 from tinymq.outbox.rules import Decision, TransactionMark
-from tinymq.outbox.store import RelayStore, within
+from tinymq.outbox.store import Backlog, RelayStore, within
 from tinymq.testing import Cluster
 
 
@@ -54,6 +55,28 @@ def test_rows_arrive_once_in_the_order_of_their_ids_with_all_they_have(
     with relaying(engine, cluster):
         write(engine, topic, b"later")
     assert read(mq, topic)[-1] == b"later"
+
+
+def test_a_relay_counts_what_waits_and_what_fails(engine: Engine, cluster: Cluster, mq: Client, topic: str) -> None:
+    before_us = time_ns() // 1000
+    write(engine, f"{topic}-missing", b"1", b"2", b"3")
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO tinymq_outbox (topic, value) VALUES (:topic, x'34')"), {"topic": topic})
+
+    def counted(relay: Relay) -> bool:
+        return relay.status.failures >= 2 and relay.status.backlog.rows == 4
+
+    with relaying(engine, cluster, counted) as relay:
+        pass
+    oldest_us = relay.status.backlog.oldest_us
+    assert oldest_us is not None
+    assert before_us <= oldest_us <= time_ns() // 1000
+    assert relay.status.sent == 0
+    with relaying(engine, cluster, lambda relay: relay.status.backlog == Backlog() and relay.status.sent == 4) as relay:
+        mq.admin.create_topic(f"{topic}-missing", partitions=1, replication_factor=1)
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO tinymq_outbox (topic, value) VALUES (:topic, x'34')"), {"topic": topic})
+    assert RelayStore(engine).backlog() == Backlog(1, None), "its writer has not said when"
 
 
 def test_a_row_that_commits_late_under_a_low_id_is_not_passed_over(

@@ -61,9 +61,12 @@ class HttpServer:
         connections_max: int = descriptors.METRICS_CONNECTIONS_MAX,
         admit: Admit = lambda host, headers, encrypted: None,
         tls: PortTls | None = None,
+        setting: str = "metrics_listen",
     ) -> None:
+        """`setting`: where the address is configured, for errors."""
         self.routes = routes
         self._tls = tls
+        self._setting = setting
         self.admit = admit
         self.clock = clock
         self.connections_max = connections_max
@@ -75,7 +78,7 @@ class HttpServer:
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the bound port. Raises PortInUse; InvalidConfig for an address of another machine."""
         acceptor = Acceptor(self.places, lambda place: _Connection(self, place), self._tls)
-        bound = await acceptor.start(host, port, setting="metrics_listen")
+        bound = await acceptor.start(host, port, setting=self._setting)
         self._acceptor = acceptor
         return bound
 
@@ -125,7 +128,7 @@ class HttpServer:
             answer = await route(headers)
         except Exception:
             logger.exception("request_failed", path=path)
-            answer = plain(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says why")
+            answer = plain(HTTPStatus.INTERNAL_SERVER_ERROR, "the log of this process says why")
         connection.send(answer)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import time_ns
+
 from tinymq.base.extras import required
 from tinymq.client.common.values import HeadersLike, Timestamp
 from tinymq.outbox.record import columns_of
@@ -39,7 +41,8 @@ class Outbox:
         The arguments are those of `mq.send`. Only the relay finds out whether the topic exists. Raises InvalidName,
         InvalidRequest, and what the database raises.
         """
-        to.execute(insert(self.rows).values(columns_of(topic, value, key, headers, timestamp, partition)))
+        row = columns_of(topic, value, key, headers, timestamp, partition)
+        to.execute(insert(self.rows).values(row | {"written_us": time_ns() // 1000}))
 
 
 class AsyncOutbox:
@@ -60,4 +63,5 @@ class AsyncOutbox:
         headers: HeadersLike | None = None, timestamp: Timestamp | None = None, partition: int | None = None,
     ) -> None:  # fmt: skip
         """See Outbox.send."""
-        await to.execute(insert(self.rows).values(columns_of(topic, value, key, headers, timestamp, partition)))
+        row = columns_of(topic, value, key, headers, timestamp, partition)
+        await to.execute(insert(self.rows).values(row | {"written_us": time_ns() // 1000}))

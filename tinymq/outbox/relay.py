@@ -6,11 +6,12 @@ newest transaction, and remove or unmark the rows that are marked. docs/outbox.m
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tinymq.base.errors import (
@@ -27,7 +28,7 @@ from tinymq.base.extras import required
 from tinymq.outbox.errors import OutboxUnresolved
 from tinymq.outbox.record import OutboxRow, headers_of
 from tinymq.outbox.rules import Decision, TransactionMark, next_rows_max
-from tinymq.outbox.store import ActiveRelay, RelayStore
+from tinymq.outbox.store import ActiveRelay, Backlog, RelayStore
 
 with required("tinymq.outbox"):
     from sqlalchemy import Engine
@@ -46,7 +47,8 @@ class RelayConfig:
 
     rows_max, bytes_max: of one transaction; a row that is larger goes alone. poll_ms: between two looks into an empty
     table. lease_ms: a relay that has shown no sign of life for so long is replaced by another that waits; it should be
-    well above what one transaction takes. retry_ms: after an error.
+    well above what one transaction takes. retry_ms: after an error. count_ms: between two counts of the rows that wait,
+    for RelayStatus; each reads the whole table.
     """
 
     rows_max: int = 500
@@ -54,11 +56,12 @@ class RelayConfig:
     poll_ms: float = 100
     lease_ms: float = 10_000
     retry_ms: float = 1_000
+    count_ms: float = 5_000
 
     def __post_init__(self) -> None:
         for name, least, most in (
             ("rows_max", 1, 10_000), ("bytes_max", 1, 64 << 20), ("poll_ms", 1, 60_000),
-            ("lease_ms", 100, 600_000), ("retry_ms", 1, 60_000),
+            ("lease_ms", 100, 600_000), ("retry_ms", 1, 60_000), ("count_ms", 1, 3_600_000),
         ):  # fmt: skip
             if not least <= getattr(self, name) <= most:
                 raise InvalidConfig(f"{name}={getattr(self, name)!r}", hint=f"{least} to {most}")
@@ -74,6 +77,8 @@ class RelayStatus:
     transactions: int = 0
     recovered: int = 0  # marked rows of an earlier relay that were in the log already
     error: str = ""  # why it retries
+    failures: int = 0  # times that an error made it begin again, since it started
+    backlog: Backlog = field(default_factory=Backlog)  # at its newest count
 
 
 class Relay:
@@ -97,6 +102,7 @@ class Relay:
         self._on_status = on_status
         self._rows_max = self._config.rows_max
         self._owner: tuple[int, int] | None = None
+        self._counted_s = -math.inf  # the monotonic time of the newest count of the rows
 
     def run(self, stop: threading.Event) -> None:
         """Relay until `stop` is set; the transaction under way ends first. Database and brokers may come and go.
@@ -107,6 +113,7 @@ class Relay:
         with self._connect() as mq:
             while not stop.is_set():
                 try:
+                    self._count()
                     seen = self._turn(stop)
                     if seen is not None:
                         self._take(mq, seen)
@@ -116,7 +123,7 @@ class Relay:
                 except Fenced:
                     self._tell(state="standby", error="")
                 except (TinymqError, DBAPIError) as error:
-                    self._tell(state="retrying", error=_in_one_line(error))
+                    self._tell(state="retrying", error=_in_one_line(error), failures=self.status.failures + 1)
                     stop.wait(self._config.retry_ms / 1000)
         self._tell(state="stopped", error="")
 
@@ -130,6 +137,7 @@ class Relay:
             self._tell(state="standby", transactional_id=seen.transactional_id, error="")
             if stop.wait(lease_s / BEATS):
                 return None
+            self._count()
             before, seen = seen, self._store.standing()
             if seen.beat != before.beat:
                 since_s = time.monotonic()
@@ -154,10 +162,12 @@ class Relay:
         beat_s = self._config.lease_ms / 1000 / BEATS
         beaten_s = time.monotonic()
         while not stop.is_set():
+            self._count()
             if self._store.waiting():
                 self._send(mq)
                 beaten_s = time.monotonic()
                 continue
+            self._tell(backlog=Backlog())
             if time.monotonic() - beaten_s >= beat_s:
                 self._store.beat()
                 beaten_s = time.monotonic()
@@ -198,6 +208,13 @@ class Relay:
         self._rows_max = next_rows_max(min(self._rows_max, max(1, len(rows))), self._config.rows_max, refused=True)
         if len(rows) == 1:
             error.add_note(f"row {rows[0].id} of the outbox, for topic {rows[0].topic!r}")
+
+    def _count(self) -> None:
+        """Count the rows that wait, once in a while."""
+        now_s = time.monotonic()
+        if now_s - self._counted_s >= self._config.count_ms / 1000:
+            self._counted_s = now_s
+            self._tell(backlog=self._store.backlog())
 
     def _tell(self, **changes: object) -> None:
         before = self.status

@@ -38,6 +38,14 @@ class ActiveRelay:
     released: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The rows that wait, those of the transaction under way among them."""
+
+    rows: int = 0
+    oldest_us: int | None = None  # when the oldest of them was written; None: there is none, or no writer said
+
+
 class RelayStore:
     """The two tables of an outbox, for one relay."""
 
@@ -113,6 +121,12 @@ class RelayStore:
         """Whether there are rows to send."""
         with self._engine.begin() as connection:
             return connection.execute(select(self._rows.c.id).limit(1)).first() is not None
+
+    def backlog(self) -> Backlog:
+        """How many rows wait, and since when. Reads all of them."""
+        columns = select(func.count(), func.min(self._rows.c.written_us)).select_from(self._rows)
+        with self._engine.begin() as connection:
+            return Backlog(*connection.execute(columns).one())
 
     def counts(self) -> tuple[int, int]:
         """How many rows there are, and how many of them are marked."""

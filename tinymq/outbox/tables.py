@@ -22,7 +22,7 @@ ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 def rows_table(metadata: MetaData, name: str = ROWS_TABLE) -> Table:
     """The records that wait for the relay. It removes a row once the transaction that sent it is committed.
 
-    The last three columns are the relay's: the id of the transaction in which it sends the row.
+    `producer_id`, `epoch` and `number` are the relay's: the id of the transaction in which it sends the row.
     """
     if name in metadata.tables:
         return metadata.tables[name]
@@ -37,6 +37,7 @@ def rows_table(metadata: MetaData, name: str = ROWS_TABLE) -> Table:
         Column("producer_id", BigInteger),
         Column("epoch", BigInteger),
         Column("number", BigInteger),
+        Column("written_us", BigInteger),  # when the row was written, for metrics. NULL: nobody said
     ]
     return Table(name, metadata, *columns, sqlite_autoincrement=True)  # an id is never used twice
 

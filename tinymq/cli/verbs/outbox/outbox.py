@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +23,7 @@ from tinymq.cli.verbs.topic import Yes
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from tinymq.outbox.relay import RelayStatus
+    from tinymq.outbox.relay import Relay, RelayStatus
 
 TICK_S = 0.2
 HELP = """
@@ -56,6 +57,9 @@ def relay(
         float, Parameter(help="A relay that is silent for so long is replaced by one that waits.")
     ] = 10_000,
     status_every: Annotated[float, Parameter(help="Seconds between two lines that say how many rows were sent.")] = 10,
+    metrics: Annotated[
+        str | None, Parameter(help="Serve metrics for Prometheus there: HOST:PORT, such as 127.0.0.1:9471.")
+    ] = None,
     servers: ServerOptions = DEFAULT_SERVERS,
     output: Lines = "table",
 ) -> None:
@@ -68,6 +72,8 @@ def relay(
     A row that the brokers refuse for good, such as one for a topic that does not exist, is named, and holds up those
     behind it, so that nothing is overtaken: make the topic, or mend or delete the row. The relay fails if an operator
     has to decide first: see `tinymq outbox resolve`.
+
+    --metrics serves /metrics without TLS and to everybody who reaches the port: loopback, or a private network.
 
     With -o json, each change of the status is a line on standard output.
     """
@@ -89,7 +95,7 @@ def relay(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     ticks_max, ticks = max(1, round(status_every / TICK_S)), 0
-    with ThreadPoolExecutor(1) as pool:
+    with _metrics_port(metrics, working), ThreadPoolExecutor(1) as pool:
         running = pool.submit(working.run, stop)
         while not wait([running], timeout=TICK_S).done:
             ticks += 1
@@ -164,6 +170,25 @@ def resolve(
     with servers.connect() as mq:
         count = carry_out(engine, mq, sent=sent)
     say(f"{quantity(count, 'row')} {'removed' if sent else 'will be sent again'}; start the relay")
+
+
+def _metrics_port(listen: str | None, working: Relay) -> AbstractContextManager[object]:
+    """The port that serves the relay's metrics; None: there is none. Raises InvalidConfig."""
+    if listen is None:
+        return nullcontext()
+    from tinymq.cli.common.broker_log import PartitionNames, set_up
+    from tinymq.metrics.outbox import RelayFigures, RelayPort
+
+    def figures() -> RelayFigures:
+        status = working.status
+        return RelayFigures(
+            state=status.state, transactional_id=status.transactional_id, sent=status.sent, recovered=status.recovered,
+            transactions=status.transactions, failures=status.failures, pending=status.backlog.rows,
+            oldest_us=status.backlog.oldest_us,
+        )  # fmt: skip
+
+    set_up("text", PartitionNames())
+    return RelayPort(listen, figures, "--metrics")
 
 
 class _Told:
