@@ -20,6 +20,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 START_S_MAX = 100.0
+LOCKED_S_MAX = 60  # while another connection writes
 LOOK_S = 0.05
 NOBODY = "nobody"  # PostgreSQL refuses to run as root
 
@@ -34,7 +35,8 @@ class Database:
 
 def sqlite(folder: Path) -> Database:
     path = folder / f"{uuid4().hex}.db"
-    return Database(f"sqlite:///{path}", f"sqlite+aiosqlite:///{path}")
+    where = f"{path}?timeout={LOCKED_S_MAX}"
+    return Database(f"sqlite:///{where}", f"sqlite+aiosqlite:///{where}")
 
 
 class PostgresServer:
