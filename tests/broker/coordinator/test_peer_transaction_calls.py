@@ -106,6 +106,22 @@ def test_leaders_that_do_not_answer_are_left_out() -> None:
     assert asyncio.run(calls.held(T, [A, D])) == {A: 2}
 
 
+def test_an_answer_that_does_not_parse_is_none() -> None:
+    cluster = Cluster()
+    calls = cluster.broker(1, {})
+    cluster.leaders |= {GroupId(TOPIC, 0): 2, COORDINATOR: 2}
+
+    async def answer(body: bytes) -> bytes:
+        return b"\xff"
+
+    cluster.answers[2] = answer
+    assert asyncio.run(calls.held(T, [A])) == {}
+    assert not asyncio.run(calls.end(T, [A], publish=True))
+    assert asyncio.run(calls.staged(T, A)) is None
+    with pytest.raises(OutcomeUnknown, match="does not parse"):
+        asyncio.run(calls.standings(COORDINATOR, [StandingQuestion(T, A, False)]))
+
+
 @pytest.mark.parametrize("publish", [True, False])
 def test_an_end_reaches_every_leader_and_is_confirmed_where_it_is_applied(publish: bool) -> None:
     cluster, led, failed = Cluster(), Led(), Led(error=OutcomeUnknown("deposed before it was committed"))

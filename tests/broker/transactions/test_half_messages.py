@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tinymq.base.errors import CorruptData
 from tinymq.base.types import PartitionId, TopicId
 from tinymq.broker.transactions.commands import NoteLoss, Register, pack_command
 from tinymq.broker.transactions.half import half_message as rules
@@ -123,6 +124,16 @@ def test_the_state_has_the_bytes_that_were_written_down_and_comes_back_from_them
     assert dict(loaded.half_messages.groups) == {GROUP: 2}
     for producer_id, outcome in ((9, Refusal.COMMITTED), (10, Refusal.ABORTED), (11, Refusal.UNKNOWN)):
         assert loaded.half_messages.outcome(GROUP, transaction_of(producer_id)) is outcome
+
+
+def test_a_half_message_is_stored_once_and_a_refused_snapshot_changes_nothing(state: State) -> None:
+    stored = pb.CoordinatorState.FromString(state.snapshot())
+    stored.half_messages.append(stored.half_messages[0])
+    stored.applications.add(name="nightly")
+    with pytest.raises(CorruptData, match="stored twice"):
+        state.ids.load_from(stored)
+    assert list(state.ids.half_messages.halves) == [T]
+    assert not state.ids.sinks.states
 
 
 def test_the_schedule_is_that_of_rocketmq(state: State) -> None:
@@ -246,7 +257,8 @@ def test_commands_survive_their_bytes() -> None:
     ]  # fmt: skip
     for command in commands:
         assert parse_half_command(pack_half_command(GROUP, command)) == (GROUP, command)
-    for payload in (b"", b"\xff", pack_command("billing", Register(1))):
+    late = BeginHalf(7, A, b"", rules.CHECK_AFTER_US_MAX + 1)
+    for payload in (b"", b"\xff", pack_command("billing", Register(1)), pack_half_command(GROUP, late)):
         assert parse_half_command(payload) is None
     assert State().ids.apply(b"\xff", 1) is None
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from tinymq.base.errors import InvalidRequest, NotLeader, TinymqError
+from tinymq.base.errors import InvalidRequest, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.base.types import GroupId, PartitionId, TopicId
 from tinymq.broker.coordinator.transaction_coordinator import StandingQuestion, TransactionCoordinator
 from tinymq.broker.groups.groups import Peers
@@ -32,6 +32,7 @@ _STANDINGS: Mapping[Standing, pb.StandingReply.Standing.ValueType] = {
     Standing.DISCARD: pb.StandingReply.DISCARD,
     Standing.LATER: pb.StandingReply.LATER,
 }
+Reply = TypeVar("Reply", pb.PartitionReply, pb.StandingReply, pb.StagedReply)
 _STANDING_OF = {number: standing for standing, number in _STANDINGS.items()}
 
 
@@ -109,7 +110,7 @@ class PeerTransactionCalls:
         asked = pb.StagedRequest(transaction=pack_ref(transaction), topic_id=place.topic_id, partition=place.partition)
         body = pb.TransactionRequest(staged=asked).SerializeToString()
         try:
-            reply = pb.StagedReply.FromString(await self._peers.request(leader[0], METHOD, body, HELD_S))
+            reply = await self._request(leader[0], body, HELD_S, pb.StagedReply)
         except TinymqError:
             return None
         return None if reply.error_code else reply.batch
@@ -129,7 +130,7 @@ class PeerTransactionCalls:
         async def ask(broker_id: int, some: Sequence[PartitionId]) -> None:
             body = request(some).SerializeToString()
             try:
-                reply = pb.PartitionReply.FromString(await self._peers.request(broker_id, METHOD, body, timeout_s))
+                reply = await self._request(broker_id, body, timeout_s, pb.PartitionReply)
             except TinymqError:
                 return  # the leader may have changed: the caller asks again
             answered = zip(some, reply.answers, strict=False)
@@ -158,9 +159,17 @@ class PeerTransactionCalls:
             ],
         )
         body = pb.TransactionRequest(standing=asked).SerializeToString()
-        reply = pb.StandingReply.FromString(await self._peers.request(leader[0], METHOD, body, HELD_S))
+        reply = await self._request(leader[0], body, HELD_S, pb.StandingReply)
         standings = [_STANDING_OF.get(number, Standing.UNRESOLVED) for number in reply.standings]
         return standings + [Standing.UNRESOLVED] * (len(questions) - len(standings))
+
+    async def _request(self, broker_id: int, body: bytes, timeout_s: float, kind: type[Reply]) -> Reply:
+        """Raises TinymqError for no answer, OutcomeUnknown for one that does not parse."""
+        reply = await self._peers.request(broker_id, METHOD, body, timeout_s)
+        try:
+            return kind.FromString(reply)
+        except DecodeError:
+            raise OutcomeUnknown(f"broker {broker_id} gave an answer about transactions that does not parse") from None
 
     # ---- answers
 

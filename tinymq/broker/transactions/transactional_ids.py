@@ -242,10 +242,10 @@ class TransactionalIds:
     def load_from(self, stored: group_pb.CoordinatorState) -> None:
         """Replace the state by that of a snapshot. Raises CorruptData, and then nothing has changed."""
         loaded = {message.transactional_id: _parse_state(message) for message in stored.transactional_ids}
-        self.sinks = SinkApplications.load(stored.applications)
-        self.half_messages = HalfMessages.load(stored)
+        sinks, half_messages = SinkApplications.load(stored.applications), HalfMessages.load(stored)
+        resolutions = Resolutions.load(stored.resolved)
+        self.sinks, self.half_messages, self._resolutions = sinks, half_messages, resolutions
         self._loss = Loss(stored.loss.recovery_epoch, stored.loss.fresh_producer_id)
-        self._resolutions = Resolutions.load(stored.resolved)
         for name in list(self._states):
             self._put(name, None)
         for name, state in loaded.items():

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import TransactionId
+from tinymq.broker.transactions.half.half_message import CHECK_AFTER_US_MAX
 from tinymq.broker.transactions.message_parts import pack_ref, parse_ref
 from tinymq.proto import transaction_pb2 as pb
 
@@ -24,7 +25,7 @@ class BeginHalf:
     producer_id: int  # never used before
     place: PartitionId
     context: bytes
-    check_after_us: int
+    check_after_us: int  # at most CHECK_AFTER_US_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def parse_half_command(payload: bytes) -> tuple[str, HalfCommand] | None:
     except DecodeError:
         return None
     parse = _PARSE.get(message.WhichOneof("command") or "")
-    return None if parse is None else (message.transactional_id, parse(message))
+    command = None if parse is None else parse(message)
+    return None if command is None else (message.transactional_id, command)
 
 
 _PACK: Mapping[type, Callable[..., dict[str, Any]]] = {
@@ -93,7 +95,9 @@ _PACK: Mapping[type, Callable[..., dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _parse_begin(message: pb.BeginHalfMessage) -> BeginHalf:
+def _parse_begin(message: pb.BeginHalfMessage) -> BeginHalf | None:
+    if message.check_after_us > CHECK_AFTER_US_MAX:
+        return None
     place = PartitionId(message.topic_id, message.partition)
     return BeginHalf(message.producer_id, place, message.context, message.check_after_us)
 
@@ -103,7 +107,7 @@ def _parse_end(message: pb.EndHalfMessage) -> EndHalf:
     return EndHalf(parse_ref(message.transaction), message.commit, held)
 
 
-_PARSE: Mapping[str, Callable[[pb.TransactionCommand], HalfCommand]] = {
+_PARSE: Mapping[str, Callable[[pb.TransactionCommand], HalfCommand | None]] = {
     "begin_half": lambda m: _parse_begin(m.begin_half),
     "end_half": lambda m: _parse_end(m.end_half),
     "count_check": lambda m: CountCheck(parse_ref(m.count_check.transaction), m.count_check.number),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from tinymq.base.errors import CorruptData
 from tinymq.base.types import PartitionId
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.half.half_commands import (
@@ -153,7 +154,10 @@ class HalfMessages:
         """The inverse of `dump_into`. Raises CorruptData."""
         loaded = cls()
         for message in stored.half_messages:
-            loaded._add(_parse(message))
+            half = _parse(message)
+            if half.transaction in loaded._halves:
+                raise CorruptData("a half message is stored twice")
+            loaded._add(half)
         loaded._outcomes = {
             parse_ref(each.transaction): Phase.COMMITTED if each.committed else Phase.ABORTED
             for each in stored.half_outcomes
