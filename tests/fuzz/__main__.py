@@ -141,6 +141,9 @@ def _process(names: list[str], arguments: list[str]) -> int:
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         child = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, text=True)
         if child.returncode in (0, 1):
+            said = [line for line in child.stderr.splitlines() if not line.endswith(" begins")]
+            if child.returncode and said:  # no finding: the fuzzer itself has failed
+                print("\n".join(said)[-3000:], flush=True)
             return child.returncode
         begun = [line.removesuffix(" begins") for line in child.stderr.splitlines() if line.endswith(" begins")]
         seed = arguments[arguments.index("--seed") + 1]

@@ -11,6 +11,9 @@ from functools import cache
 from pathlib import Path
 
 from tests.broker import values
+from tests.broker.state import test_staged_acks, test_staged_offsets
+from tests.broker.state.queue_commands import A, Queue
+from tests.broker.state.test_group_cursors import opened
 from tests.broker.values import Applied, moves
 from tests.fakes.batches import payload
 from tests.fuzz import disks, reseal
@@ -195,7 +198,8 @@ def partition_states() -> list[bytes]:
             data = payload(2, producer=1 + n % producers, epoch=1, sequence=2 * n) if producers else payload(2)
             state.apply(_appended(1 + n, 2 * n, data))
         made.append(state.dump())
-    return [*made, commanded().state.dump(), delayed().dump(), transacted().state.dump()]
+    others = (commanded().state, delayed(), transacted().state, with_staged_progress().state)
+    return [*made, *(state.dump() for state in others)]
 
 
 def delayed() -> PartitionState:
@@ -215,6 +219,19 @@ def transacted() -> Applied:
     applied.publish(one)
     applied.run(moves(3))
     return applied
+
+
+def with_staged_progress() -> Queue:
+    """With acks and an offset that wait for the ends of transactions."""
+    queue = Queue()
+    queue.open_session(A)
+    queue.run(values.makes(7, "g"), opened(), version=2)
+    acks = test_staged_acks.stages(queue, (0, 2), (4, 5))
+    generation = queue.state.cursors["g"].generation
+    offset = test_staged_offsets.stages(3, transaction=test_staged_offsets.OTHER, generation=generation)
+    outcomes = queue.run(acks, offset, version=test_staged_acks.VERSION)
+    assert [outcome.error for outcome in outcomes] == [None, None]
+    return queue
 
 
 def delayed_entries() -> list[bytes]:
@@ -294,6 +311,13 @@ def command_calls() -> list[list[part.Command]]:
             part.Command(note_copy=part.NoteMessageId(message_id=bytes(16), window_ms=1000)),
         ],
         queue_calls(),
+        [
+            values.makes(7, "g"),
+            opened(),
+            test_staged_offsets.stages(3),
+            test_staged_offsets.stages(4, 1),
+            test_staged_offsets.publishes(),
+        ],
     ]
 
 

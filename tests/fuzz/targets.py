@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.fuzz import arrow, disks, formats, published, wire
+from tests.fuzz import arrow, disks, formats, published, transactional, wire
 from tests.fuzz.driver import Target
 
 ALL: dict[str, Target] = {
-    target.name: target for room in (formats, published, wire, disks, arrow) for target in room.targets()
+    target.name: target for room in (formats, published, wire, transactional, disks, arrow) for target in room.targets()
 }  # fmt: skip
 
 

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from tests.fuzz import __main__ as command
 from tests.fuzz.driver import CASE_S_MAX, Case, Finding, Loaded, Target, limited_memory, sweep
+from tests.fuzz.formats import command_calls
 from tests.fuzz.mutate import CHANGES, mutate, steps
 from tests.fuzz.targets import ALL
 from tinymq.base.errors import CorruptData, WrongSecret
-from tinymq.proto import peer_pb2
+from tinymq.proto import partition_pb2, peer_pb2
 
 IN_PROCESS = [name for name, target in ALL.items() if not target.alone]
 ALONE = [name for name, target in ALL.items() if target.alone]
@@ -53,6 +54,11 @@ def test_undamaged_inputs_are_taken(name: str) -> None:
         for number in range(len(target.target.reseals)):
             resealed = target.target.reseals[number](data)
             (target.target.sealed or target.target.parse)(resealed)
+
+
+def test_every_command_of_a_partition_is_damaged() -> None:
+    known = {field.name for field in partition_pb2.Command.DESCRIPTOR.oneofs_by_name["command"].fields}
+    assert known == {command.WhichOneof("command") for commands in command_calls() for command in commands}
 
 
 def test_arrow_in_a_process_of_its_own() -> None:
