@@ -154,7 +154,7 @@ class Applied:
         last = self.entries[-1].header if self.entries else None
         entry = make_entry(
             NewEntry(kind, data, record_count=count, version=version),
-            index=len(self.entries) + 1,
+            index=self.entries[-1].index + 1 if self.entries else 1,
             term=1,
             prev_crc=last.header_crc if last else 0,
             base_offset=last.next_offset if last else 0,
