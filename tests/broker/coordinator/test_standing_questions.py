@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from tinymq.broker.coordinator.transaction_coordinator import StandingQuestion
 from tinymq.broker.coordinator.unfinished import Unfinished, UnfinishedWatch
 from tinymq.broker.state.staged import TransactionId
 from tinymq.broker.transactions.rules import PARTITIONS_MAX, Standing
+from tinymq.broker.transactions.sink_application import SetsTransaction
 from tinymq.broker.transactions.transactional_id import Phase, Transaction, TransactionalId
 
 A, B = PartitionId(b"t" * 16, 0), PartitionId(b"t" * 16, 1)
@@ -137,10 +139,20 @@ def test_the_oldest_of_what_is_not_over() -> None:
     decided = Transaction(2, 0, until_us=0, phase=Phase.COMMITTED, unconfirmed=frozenset({A}))
     both = TransactionalId(7, number=3, used_us=30_000_000, transactions={2: decided, 3: open_})
     watch = UnfinishedWatch()
-    watch.look([both], now_us=40_000_000, now_s=100.0)
+    watch.look([both], [], now_us=40_000_000, now_s=100.0)
     assert watch.seen == Unfinished(open=1, decided=1, open_s=10.0, decided_s=0.0)
-    watch.look([both], now_us=45_000_000, now_s=105.0)
+    watch.look([both], [], now_us=45_000_000, now_s=105.0)
     assert watch.seen == Unfinished(open=1, decided=1, open_s=15.0, decided_s=5.0)
     assert watch.seen.beside(Unfinished(1, 0, 20.0, 0.0)) == Unfinished(2, 1, 20.0, 5.0)
-    watch.look([], now_us=46_000_000, now_s=106.0)
+    watch.look([], [], now_us=46_000_000, now_s=106.0)
     assert watch.seen == Unfinished()
+
+
+def test_sets_that_partitions_have_not_published_are_not_over() -> None:
+    """Open ones wait for their driver, for a day if need be."""
+    open_ = SetsTransaction(8, 2, "run", timeout_us=60, until_us=0, unconfirmed=frozenset({A}))
+    decided = replace(open_, producer_id=7, version=1, phase=Phase.COMMITTED)
+    watch = UnfinishedWatch()
+    for now_s in (100.0, 190.0):
+        watch.look([], [open_, decided], now_us=0, now_s=now_s)
+    assert watch.seen == Unfinished(decided=1, decided_s=90.0)

@@ -363,7 +363,8 @@ class TransactionCoordinator:
     def _watch(self, replica: CoordinatorReplica, now_us: int, now_s: float) -> None:
         ids = replica.transactional_ids
         watch = self._watches.setdefault(replica.name, UnfinishedWatch())
-        watch.look((ids.states[name] for name in ids.unfinished), now_us, now_s)
+        sets = (each for name in ids.sinks.unfinished for each in ids.sinks.states[name].transactions.values())
+        watch.look((ids.states[name] for name in ids.unfinished), sets, now_us, now_s)
 
     async def _note_loss(self, replica: CoordinatorReplica) -> None:
         """Note an accepted loss of a part of the log, before anything is decided or answered by what is left."""

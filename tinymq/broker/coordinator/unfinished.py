@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tinymq.broker.state.staged import TransactionId
+from tinymq.broker.transactions.sink_application import SetsTransaction
 from tinymq.broker.transactions.transactional_id import Phase, TransactionalId
 
 
@@ -34,8 +35,11 @@ class UnfinishedWatch:
         self.seen = Unfinished()
         self._decided_s: dict[TransactionId, float] = {}  # monotonic time at which each was first seen decided
 
-    def look(self, unfinished: Iterable[TransactionalId], now_us: int, now_s: float) -> None:
-        """Take the ids with a transaction that is not over. `now_us` is the append clock's time."""
+    def look(
+        self, unfinished: Iterable[TransactionalId], sets: Iterable[SetsTransaction], now_us: int, now_s: float
+    ) -> None:
+        """Take the ids with a transaction that is not over, and the sets that are not. `now_us` is the append clock's
+        time. Open sets do not count: they may stay open for a day."""
         open_, oldest_us, decided = 0, now_us, dict[TransactionId, float]()
         for state in unfinished:
             for each in state.transactions.values():
@@ -45,6 +49,9 @@ class UnfinishedWatch:
                 else:
                     transaction = state.id_of(each)
                     decided[transaction] = self._decided_s.get(transaction, now_s)
+        for waiting in sets:
+            if waiting.phase is not Phase.OPEN:
+                decided[waiting.id] = self._decided_s.get(waiting.id, now_s)
         self._decided_s = decided
         decided_s = now_s - min(decided.values(), default=now_s)
         self.seen = Unfinished(open_, len(decided), (now_us - oldest_us) / 1e6, decided_s)
