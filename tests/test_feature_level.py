@@ -9,8 +9,9 @@ import pytest
 
 from tinymq.base.errors import UnsupportedVersion
 from tinymq.format import feature_level
-from tinymq.format.entry import ENTRY_VERSION, Kind
+from tinymq.format.entry import ENTRY_VERSION, Kind, NewEntry, make_entry, takes_producer_numbers
 from tinymq.format.feature_level import ENTRIES, FIRST_LEVEL, KNOWN_LEVEL
+from tinymq.format.transactional import MADE_VERSION
 from tinymq.proto import partition_pb2, peer_pb2, registry_pb2, transaction_pb2
 
 FIRST_KINDS = {Kind.NOOP, Kind.CONFIG, Kind.DATA, Kind.COMMAND}  # of the base build
@@ -58,6 +59,31 @@ def test_every_kind_of_entry_has_a_level() -> None:
             assert feature_level.entry_version(kind, level) == version
     for level in feature_level.REGISTRY_COMMANDS.values():
         assert feature_level.entry_level(Kind.COMMAND, feature_level.entry_version(Kind.COMMAND, level)) == level
+
+
+def test_a_new_item_joins_a_level_that_no_release_has() -> None:
+    changes = (Path(__file__).resolve().parent.parent / "CHANGELOG.md").read_text()
+    released = [title for title in re.findall(r"^## (.+)", changes, re.MULTILINE) if "unreleased" not in title]
+    assert (feature_level.RELEASED_LEVEL == 0) == (not released), "a release sets RELEASED_LEVEL to its KNOWN_LEVEL"
+    assert feature_level.RELEASED_LEVEL <= KNOWN_LEVEL
+
+
+def test_every_stored_batch_says_whether_it_takes_its_producers_numbers() -> None:
+    def takes(kind: int, version: int) -> bool:
+        entry = make_entry(
+            NewEntry(kind, b"", version=version), index=1, term=1, prev_crc=0, base_offset=0, append_time_us=0
+        )
+        return takes_producer_numbers(entry.header)
+
+    stored = {(kind, version) for kind, versions in ENTRIES.items() for version in versions}
+    assert {item for item in stored if takes(*item)} == {(Kind.DATA, 1), (Kind.STAGED, 1)}
+    for kind, version in ((Kind.DATA, MADE_VERSION), (Kind.DATA, 99), (Kind.STAGED, 99)):
+        with pytest.raises(UnsupportedVersion, match=f"kind {kind}, version {version}"):
+            takes(kind, version)
+
+
+def test_no_stored_data_has_the_version_of_frames_made_for_readers() -> None:
+    assert MADE_VERSION not in ENTRIES[Kind.DATA]
 
 
 def test_an_item_without_a_table_entry_passes_no_gate() -> None:

@@ -366,6 +366,24 @@ async def pause(world: World) -> None:
     assert {source for source, _ in await delivered(world, 1.0)} == {*world.brokers} - {paused}
     next(fault, None)
     assert await turns(world, broker, 1.0) > 90
+    await pauses_of_two_faults(world, broker)
+
+
+async def pauses_of_two_faults(world: World, broker: SimBroker) -> None:
+    """A process goes on when both have ended, and the end of one changes nothing for a later process."""
+    first = broker.process
+    world.pause(broker, "one")
+    world.pause(broker, "another")
+    world.resume(first, "one")
+    assert await turns(world, broker, 0.2) == 0
+    broker.kill()
+    assert await world.healthy(20.0) == ""
+    world.pause(broker, "a third")
+    world.resume(first, "another")
+    assert await turns(world, broker, 0.2) == 0
+    assert broker.id not in {source for source, _ in await delivered(world, 1.0)}
+    world.resume(broker.process, "a third")
+    assert await turns(world, broker, 1.0) > 90
 
 
 def unsynced(broker: SimBroker) -> bytes:

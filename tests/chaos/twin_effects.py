@@ -47,6 +47,6 @@ async def _joins_once_the_first_is_gone(world: World) -> None:
     await world.clock.sleep(LIVES_S)
     assert second.app.state is BrokerState.RUNNING
     assert {*second.span.let_in} == {*world.brokers} - {first.id}
-    world.resume(first, first.process)
+    world.resume(first.process)
     next(fault, None)
     assert await world.healthy(20.0) == ""

@@ -8,20 +8,23 @@ from types import ModuleType
 
 import pytest
 
-from tinymq.format import entry
+from tinymq.format import delayed, entry, transactional
 from tinymq.log.broker_files import durability_marks, vote_store
 from tinymq.log.files import record_file
 from tinymq.log.segment import index, segment, snapshot_files
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "on-disk-format.md"
-ROW = re.compile(r"^\s+(\d+)\s+(\d+)\s+(\w+(?: \w+)?)\s+([ui]\d+|bytes)", re.MULTILINE)
+ROW = re.compile(r"^\s+(\d+)\s+(\d+n?)\s+(\w+(?: \w+)?)\s+([ui]\d+|bytes)", re.MULTILINE)
 
 
 def rows(text: str) -> set[tuple[str, ...]]:
     return {found.groups() for found in ROW.finditer(text)}
 
 
-@pytest.mark.parametrize("module", [entry, segment, index, snapshot_files, record_file, durability_marks, vote_store])
+@pytest.mark.parametrize(
+    "module",
+    [entry, delayed, transactional, segment, index, snapshot_files, record_file, durability_marks, vote_store],
+)
 def test_a_drawing_is_the_same_in_the_document(module: ModuleType) -> None:
     drawn = rows(module.__doc__ or "")
     assert len(drawn) >= 3

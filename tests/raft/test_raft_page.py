@@ -11,6 +11,9 @@ HERE = Path(__file__).parent
 TESTS = {path.stem: path for path in HERE.rglob("test_*.py")}  # of the room
 
 
+HAZARDS = "| # | stock PySyncObj | here | where | test (`tests/raft/`) |"
+
+
 def _table(heading: str) -> list[list[str]]:
     """Return the cells of each row of the table under `heading`, without the line of dashes."""
     rows = PAGE.partition(f"{heading}\n")[2].partition("\n\n")[0].splitlines()
@@ -43,8 +46,31 @@ def test_the_tests_that_the_page_names_are_there() -> None:
 
 
 def test_the_code_that_closes_a_hazard_is_where_the_page_says() -> None:
-    where = [row[3] for row in _table("| # | stock PySyncObj | here | where | test (`tests/raft/`) |")]
-    named = [found for cell in where for found in re.findall(r"`(\w+)\.(\w+)`", cell)]
+    named = [found for row in _table(HAZARDS) for found in re.findall(r"`(\w+)\.(\w+)`", row[3])]
     sources = {path.stem: path.read_text() for path in (ROOT / "tinymq" / "raft").rglob("*.py")}
     assert len(named) > 10
     assert not [f"{m}.{n}" for m, n in named if not re.search(rf"(def|class) {n}\b", sources[m])]
+
+
+def test_the_modules_that_close_a_hazard_are_there() -> None:
+    missing = []
+    for number, _, _, where, *_ in _table(HAZARDS):
+        names = [name for name in re.findall(r"`([\w./]+)`", where) if not (ROOT / name).is_file()]
+        missing += [(number.strip(), name) for name in names if not _is_module(name)]
+    assert missing == []
+
+
+def _is_module(name: str) -> bool:
+    """Is `name` a module of the room, `log/module`, or the package of another room?"""
+    room, _, module = name.rpartition("/")
+    if not module or (ROOT / "tinymq" / name).is_dir():
+        return (ROOT / "tinymq" / name).is_dir()
+    return any((ROOT / "tinymq" / (room or "raft")).rglob(f"{module.partition('.')[0]}.py"))
+
+
+def test_the_scenarios_that_show_a_hazard_are_there() -> None:
+    cells = [row[4] for row in _table(HAZARDS)]
+    named = [name for cell in cells for name in re.findall(r"`(?:scenarios/)?([a-z]\w+)`", cell)]
+    shown = [name for name in named if not name.startswith("test_")]
+    assert len(shown) > 3
+    assert [name for name in shown if not (HERE / "scenarios" / f"{name}.txt").exists()] == []

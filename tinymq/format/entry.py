@@ -24,7 +24,7 @@ again. All numbers are little-endian. Index, term and offsets stay below 2^63.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from operator import attrgetter
 from typing import TypeVar
@@ -35,7 +35,7 @@ from tinymq.base.errors import CorruptData, UnsupportedVersion
 from tinymq.base.types import PAYLOAD_BYTES_MAX
 from tinymq.base.value import value
 from tinymq.format.delayed import PUBLISHED_VERSION, unpack_published
-from tinymq.format.transactional import MADE_VERSION
+from tinymq.format.transactional import COPIED_VERSION, MADE_VERSION, TRANSACTIONAL_VERSION
 
 HEADER = struct.Struct("<IIIIBBHQQQIqq")
 HEADER_SIZE = 64
@@ -159,6 +159,28 @@ def batch_in(header: EntryHeader, payload: Buffer) -> Buffer:
         if header.version == PUBLISHED_VERSION:
             return unpack_published(payload)[1]
     raise UnsupportedVersion(f"an entry of kind {header.kind}, version {header.version}")
+
+
+def takes_producer_numbers(header: EntryHeader) -> bool:
+    """Does the batch of this entry take its producer's sequence numbers? All code that follows producers asks here.
+
+    A delayed batch takes them where it is stored first, in a STAGED entry whose `schedule_id` is 0, and not where it is
+    published. A transaction numbers its batches itself. Raises UnsupportedVersion for a DATA or STAGED entry of a
+    version that is not in the table: a new one has to state it.
+    """
+    takes = _TAKES_NUMBERS.get((header.kind, header.version))
+    if takes is None and header.kind in (Kind.DATA, Kind.STAGED):
+        raise UnsupportedVersion(f"an entry of kind {header.kind}, version {header.version}")
+    return takes is True
+
+
+_TAKES_NUMBERS: Mapping[tuple[int, int], bool] = {  # by kind and version, of entries with a batch
+    (Kind.DATA, ENTRY_VERSION): True,
+    (Kind.DATA, PUBLISHED_VERSION): False,
+    (Kind.STAGED, ENTRY_VERSION): True,
+    (Kind.STAGED, TRANSACTIONAL_VERSION): False,
+    (Kind.STAGED, COPIED_VERSION): False,
+}
 
 
 def make_entry(new: NewEntry, *, index: int, term: int, prev_crc: int, base_offset: int, append_time_us: int) -> Entry:

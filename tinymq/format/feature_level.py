@@ -5,9 +5,9 @@ of its registration. A broker that announces no level knows level 1. The cluster
 the lowest level of all members. A replicated command raises it, and it never falls, so every member knows everything
 that may be proposed.
 
-To add an entry version, a registry command, a partition command or a message between brokers: raise KNOWN_LEVEL if the
-last release already has the present value, add the new item to a table here under KNOWN_LEVEL, and propose or send it
-only after `check`. Tests compare the tables with the code and the .proto files. No I/O here.
+To add an entry version, a registry command, a partition command or a message between brokers: raise KNOWN_LEVEL if it
+is RELEASED_LEVEL, add the new item to a table here under KNOWN_LEVEL, and propose or send it only after `check`. Tests
+compare the tables with the code and the .proto files. No I/O here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tinymq.format.transactional import COPIED_VERSION, RISING_VERSION, SCATTERE
 
 FIRST_LEVEL = 1  # known to a broker that announces no level
 KNOWN_LEVEL = 5  # known to this build
+RELEASED_LEVEL = 0  # known to the last release: no version is released, so what is new may still join KNOWN_LEVEL
 DELAYS_LEVEL = 3  # of delayed batches
 TRANSACTIONS_LEVEL = 4  # of transactions
 COPIES_LEVEL = 5  # of copies of a transaction's batches
@@ -36,7 +37,7 @@ ENTRIES: Mapping[int, Mapping[int, int]] = {
 }
 """By kind: version of the entry → level. A replica that meets any other kind or version stops. The entry of a command
 has the version that its newest content needs, so that a build that does not know the content stops instead of skipping
-it."""
+it. Version 3 of DATA is not free: it is MADE_VERSION, of frames that are made for readers and never stored."""
 
 REGISTRY_COMMANDS: Mapping[str, int] = {
     "register_broker": 1,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.fakes.batches import payload
-from tinymq.base.errors import CorruptData
+from tinymq.base.errors import CorruptData, UnsupportedVersion
 from tinymq.broker.state.delayed import DelayedBatch, DelayedBatches, delayed_place, schedule_id_at
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.delayed import PUBLISHED_VERSION, StagedHead, pack_discarded, pack_published, pack_staged
@@ -187,3 +187,11 @@ def test_delayed_entries_have_these_bytes() -> None:
     )
     assert pack_published([6, 7], b"batch").hex() == "0200000000000000060000000000000007000000000000006261746368"
     assert pack_discarded([8]).hex() == "0800000000000000"
+
+
+@pytest.mark.parametrize("kind", [Kind.DATA, Kind.STAGED])
+def test_an_entry_of_a_version_that_says_nothing_about_its_producer_is_not_passed_over(kind: Kind) -> None:
+    new = NewEntry(kind, payload(1, producer=3, epoch=1, sequence=0), record_count=int(kind is Kind.DATA), version=99)
+    entry = make_entry(new, index=1, term=1, prev_crc=0, base_offset=0, append_time_us=5)
+    with pytest.raises(UnsupportedVersion, match="version 99"):
+        PartitionState(5).apply(entry)

@@ -14,7 +14,7 @@ from tinymq.broker.state.producers import ProducerState, judge
 from tinymq.broker.state.state import PartitionState
 from tinymq.format.batch import BatchHeader
 from tinymq.format.delayed import STAGED_HEAD_SIZE
-from tinymq.format.entry import ENTRY_VERSION, Entry, Kind
+from tinymq.format.entry import Entry, Kind, takes_producer_numbers
 
 
 class Original(NamedTuple):
@@ -86,12 +86,12 @@ class Duplicates:
     def settle(self, entry: Entry) -> None:
         """Forget what described this entry: the applied state has it now."""
         if len(self._producers):
-            if entry.header.kind == Kind.DATA and entry.header.version == ENTRY_VERSION:
-                self._producers.settle(entry.payload, entry.index)
-            elif entry.header.kind == Kind.STAGED:
-                self._producers.settle(memoryview(entry.payload)[STAGED_HEAD_SIZE:], entry.index)
-            elif entry.header.kind == Kind.COMMAND:
+            if entry.header.kind == Kind.COMMAND:
                 self._producers.settle_skipped(entry.index)
+            elif takes_producer_numbers(entry.header):
+                staged = entry.header.kind == Kind.STAGED
+                batch = memoryview(entry.payload)[STAGED_HEAD_SIZE:] if staged else entry.batch
+                self._producers.settle(batch, entry.index)
         self._ids.settle(entry.index)
 
     def clear(self) -> None:

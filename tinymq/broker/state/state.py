@@ -1,7 +1,7 @@
 """A partition's applied state: what every replica computes from the log up to one index, and nothing else.
 
-Equal logs give equal bytes. `apply` never fails: every committed entry counts. A command that cannot be carried out has
-an error as its outcome, and changes nothing.
+Equal logs give equal bytes. `apply` fails for no entry that this build knows: every committed entry counts. A command
+that cannot be carried out has an error as its outcome, and changes nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tinymq.broker.state.transactional.staged_acks import StagedAcks
 from tinymq.broker.state.transactional.staged_offsets import StagedOffsets
 from tinymq.broker.state.transactional.staged_progress import PROGRESS_COMMANDS, StagedProgress
 from tinymq.format.batch import BatchHeader, parse_batch_header
-from tinymq.format.delayed import StagedHead, unpack_discarded, unpack_published, unpack_staged
-from tinymq.format.entry import ENTRY_VERSION, Entry, EntryHeader, Kind, crc32c_of
+from tinymq.format.delayed import PUBLISHED_VERSION, StagedHead, unpack_discarded, unpack_published, unpack_staged
+from tinymq.format.entry import ENTRY_VERSION, Entry, EntryHeader, Kind, crc32c_of, takes_producer_numbers
 from tinymq.format.transactional import (
     COPIED_VERSION,
     PublishedItems,
@@ -151,10 +151,10 @@ class PartitionState:
                 self._apply_delayed(entry)
             return None
         self._add_records(header.base_offset, header.length, header.append_time_us)
-        if header.version != ENTRY_VERSION:
+        if header.version == PUBLISHED_VERSION:
             self._apply_delayed(entry)
             return None
-        batch = _batch_header(entry.payload)
+        batch = _numbered_batch(entry)
         if batch is not None and batch.producer_id:
             self.producers.add(batch, header.base_offset, header.append_time_us)
         return None
@@ -227,7 +227,8 @@ class PartitionState:
         header = entry.header
         with suppress(CorruptData):
             if header.kind == Kind.STAGED:
-                self._stage(header, *unpack_staged(memoryview(entry.payload)))
+                if takes_producer_numbers(header):
+                    self._stage(header, *unpack_staged(memoryview(entry.payload)))
                 return
             published = header.kind == Kind.DATA
             ids = unpack_published(memoryview(entry.payload))[0] if published else unpack_discarded(entry.payload)
@@ -395,6 +396,16 @@ class PartitionState:
         self.epoch_cache, self.message_ids, self.copy_ids = epoch_cache, message_ids, copy_ids
         self.queue_groups, self.delayed = queue_groups, delayed
         self.staged, self.published, self._progress = staged, published, progress
+
+
+def _numbered_batch(entry: Entry) -> BatchHeader | None:
+    """The header of a DATA entry's batch. None: the batch takes no numbers of its producer, or is not readable."""
+    if not takes_producer_numbers(entry.header):
+        return None
+    try:
+        return _batch_header(entry.batch)
+    except CorruptData:
+        return None
 
 
 def _batch_header(batch: bytes | memoryview) -> BatchHeader | None:

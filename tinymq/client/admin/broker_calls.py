@@ -27,6 +27,15 @@ Replies = Mapping[int, Any]
 """By broker id: the broker's reply, or the TinymqError that came instead of it."""
 
 
+def answers_of(replies: Replies) -> dict[int, Any]:
+    """The replies without the errors. Raises the last error if there is nothing else."""
+    answers = {broker: reply for broker, reply in replies.items() if not isinstance(reply, TinymqError)}
+    errors = [reply for reply in replies.values() if isinstance(reply, TinymqError)]
+    if errors and not answers:
+        raise errors[-1]
+    return answers
+
+
 class BrokerCalls:
     """The calls of an admin that concern no single partition."""
 
@@ -46,7 +55,7 @@ class BrokerCalls:
         return await self._cluster.ask(request, timeout_s=timeout_s, attempt_s=attempt_s, changes=True)
 
     async def each(self, request: Any, timeout_s: float) -> Replies:
-        """Ask each broker that the registry knows now."""
+        """Ask each broker that the registry knows now. `answers_of` leaves out the errors."""
         left = self._cluster.countdown(timeout_s)
         view = await self._cluster.refresh(timeout_s=left())
         return await self.each_of(view.brokers.values(), request, left())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from tinymq.base.errors import TinymqError
+from tinymq.client.admin.broker_calls import Replies, answers_of
 from tinymq.proto import tinymq_pb2 as pb
 
 
@@ -63,10 +61,10 @@ class ScanSummary:
     last_s: float  # how long ago the last of them was sent
 
 
-def describe(scan_id: str, replies: Mapping[int, Any]) -> ScanDescription:
+def describe(scan_id: str, replies: Replies) -> ScanDescription:
     """Combine the brokers' replies, by id: a DescribeScanReply each, or an error. Raises the last error if no broker
     answers."""
-    answers = _answers(replies)
+    answers = answers_of(replies)
     served = [
         ServedBy(
             broker=broker,
@@ -84,10 +82,10 @@ def describe(scan_id: str, replies: Mapping[int, Any]) -> ScanDescription:
     return ScanDescription(scan_id, tuple(served), silent=tuple(sorted(replies.keys() - answers.keys())))
 
 
-def summarise(replies: Mapping[int, Any]) -> list[ScanSummary]:
+def summarise(replies: Replies) -> list[ScanSummary]:
     """Every scan that a broker knows, the latest first. `replies` and errors: as `describe`."""
     found: dict[str, list[tuple[int, pb.ScanSummary]]] = {}
-    for broker, reply in _answers(replies).items():
+    for broker, reply in answers_of(replies).items():
         for scan in reply.scans:
             found.setdefault(scan.scan_id, []).append((broker, scan))
     summaries = [
@@ -102,12 +100,3 @@ def summarise(replies: Mapping[int, Any]) -> list[ScanSummary]:
         for scan_id, parts in found.items()
     ]
     return sorted(summaries, key=lambda scan: (scan.last_s, scan.scan_id))
-
-
-def _answers(replies: Mapping[int, Any]) -> dict[int, Any]:
-    """The replies without the errors. Raises the last error if there is nothing else."""
-    answers = {broker: reply for broker, reply in replies.items() if not isinstance(reply, TinymqError)}
-    errors = [reply for reply in replies.values() if isinstance(reply, TinymqError)]
-    if errors and not answers:
-        raise errors[-1]
-    return answers

@@ -38,7 +38,7 @@ MARGIN_S = 0.2  # reserved for the answer: if it came after the client's deadlin
 
 
 class StatusSource(Protocol):
-    """The source of a broker's status (the application)."""
+    """What the services are told about their process: `BrokerApp` (tinymq/app/broker_app.py) implements it."""
 
     @property
     def address(self) -> str: ...
@@ -56,12 +56,12 @@ class AdminService(pb_grpc.AdminServicer):
     """service Admin."""
 
     def __init__(
-        self, serving: Serving, formation: Formation, replicas: StatusSource, recovery: Recovery, transfers: Transfers,
-        secret: bytes,
+        self, serving: Serving, formation: Formation, application: StatusSource, recovery: Recovery,
+        transfers: Transfers, secret: bytes,
     ) -> None:  # fmt: skip
         self._serving = serving
         self._formation = formation
-        self._replicas = replicas
+        self._application = application
         self._recovery = recovery
         self._transfers = transfers
         self._secret = secret
@@ -122,19 +122,19 @@ class AdminService(pb_grpc.AdminServicer):
         reply = pb.ClusterStatusReply(
             cluster_id=self._formation.cluster_id,
             broker_id=self._formation.broker_id,
-            metadata_leader=self._replicas.metadata_leader(),
+            metadata_leader=self._application.metadata_leader(),
             version=VERSION,
             state=self._serving.state.value,
-            reason=self._replicas.reason,
+            reason=self._application.reason,
             metrics_address=self._serving.metrics_address,
-            metadata_voters=self._replicas.metadata_voters(),
-            heard=[pb.HeardBroker(id=b, age_ms=int(s * 1000)) for b, s in self._replicas.heard_ages_s().items()],
+            metadata_voters=self._application.metadata_voters(),
+            heard=[pb.HeardBroker(id=b, age_ms=int(s * 1000)) for b, s in self._application.heard_ages_s().items()],
         )
         if broker is not None:
             reply.feature_level = broker.registry.feature_level
             reply.brokers.extend(brokers_to_wire(broker.registry.get_all_brokers()))
         described = Slice(self._serving.slices, DESCRIBED_MAX)
-        for status in self._replicas.replica_statuses():
+        for status in self._application.replica_statuses():
             replica = _status_to_wire(status, broker)
             if not replica.topic or may_describe("topic", replica.topic):  # the metadata's has no topic
                 reply.replicas.append(replica)
@@ -212,8 +212,8 @@ class AdminService(pb_grpc.AdminServicer):
             cluster_id=formation.cluster_id,
             first_entry=first.head + first.payload if first is not None else b"",
             empty=await formation.is_empty(),
-            address=self._replicas.address,
-            peer_address=self._replicas.peer_address,
+            address=self._application.address,
+            peer_address=self._application.peer_address,
         )
 
     @unary(operation="secret", resource=CLUSTER)
@@ -231,7 +231,7 @@ class AdminService(pb_grpc.AdminServicer):
             cluster_id=formation.cluster_id,
             broker_id=formation.broker_id,
             state=self._serving.state.value,
-            reason=self._replicas.reason,
+            reason=self._application.reason,
             challenge=recovery.challenge(),
             alive=recovery.alive(),
             replicas=map(report_to_wire, recovery.reports()),

@@ -166,10 +166,10 @@ class Campaign:
             f" calls {dict(self._calls)}; {self._elections:,} leaders"
         )
         print("faults: " + _counted(self._faults))
-        print("of them really happened: " + _counted(self._happened))
+        print("crashes and power cuts in the middle of work: " + _counted(self._happened))
         if cpu_s:
             print(f"{virtual_s / cpu_s:.1f} virtual seconds per second of one core, with three brokers under load")
 
 
 def _counted(some: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(some.items()))
+    return ", ".join(f"{name} {count}" for name, count in sorted(some.items())) or "none"

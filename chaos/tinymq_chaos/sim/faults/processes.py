@@ -27,7 +27,7 @@ def pause(world: World, rng: random.Random) -> Iterator[str | None]:
     process = broker.process
     world.pause(broker)
     yield f"broker {broker.id}"
-    world.resume(broker, process)
+    world.resume(process)
 
 
 def _down(brokers: list[SimBroker], end: Callable[[SimBroker], None]) -> Iterator[str | None]:
@@ -38,7 +38,7 @@ def _down(brokers: list[SimBroker], end: Callable[[SimBroker], None]) -> Iterato
     for broker in brokers:
         broker.wanted = False
         if broker.process.paused:
-            broker.world.resume(broker, broker.process)
+            broker.world.wake(broker.process)
         end(broker)
     yield f"{[b.id for b in brokers]}"
     for broker in brokers:
@@ -86,7 +86,7 @@ def _lose_power(world: World, rng: random.Random, brokers: list[SimBroker]) -> I
     def cut() -> None:
         for broker, process in processes.items():
             if broker.up and broker.process is process:
-                world.resume(broker, process)
+                world.wake(process)
                 broker.power_cut()
         processes.clear()
 

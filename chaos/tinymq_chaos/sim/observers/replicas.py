@@ -15,7 +15,7 @@ from tinymq.base.errors import TinymqError
 from tinymq.base.types import GroupId
 from tinymq.format.batch import parse_batch_header
 from tinymq.format.delayed import unpack_staged
-from tinymq.format.entry import ENTRY_VERSION, Entry, Kind
+from tinymq.format.entry import Entry, Kind, takes_producer_numbers
 from tinymq.log import LogConfig
 from tinymq.log.broker_files.durability_marks import load_marks
 from tinymq.log.broker_files.vote_store import NO_HARD_STATE, load_votes
@@ -222,10 +222,12 @@ def _entry_of(log: Log, index: int) -> Entry | None:
 
 def _numbered(entry: Entry) -> bytes | None:
     """The batch of an entry that uses up its producer's numbers. A delayed batch does so where it is stored first."""
-    if (entry.header.kind, entry.header.version) == (Kind.STAGED, ENTRY_VERSION):
+    if not takes_producer_numbers(entry.header):
+        return None
+    if entry.header.kind == Kind.STAGED:
         head, batch = unpack_staged(entry.payload)
         return None if head.schedule_id else batch
-    return entry.payload if (entry.header.kind, entry.header.version) == (Kind.DATA, ENTRY_VERSION) else None
+    return entry.batch
 
 
 def _listed_by_both(applied: Membership, newest: Membership) -> dict[int, Identity]:

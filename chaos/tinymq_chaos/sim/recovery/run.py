@@ -243,7 +243,7 @@ class RecoveryRun:
                 case 1 if broker.up and not broker.process.paused:
                     process = broker.process
                     world.pause(broker)
-                    world.clock.call_later(self.rng.uniform(0.2, 2.0), partial(world.resume, broker, process))
+                    world.clock.call_later(self.rng.uniform(0.2, 2.0), partial(world.resume, process))
                 case _:
                     other = self.rng.choice([b.id for b in world.brokers.values() if b is not broker])
                     cut = f"beside {n}"

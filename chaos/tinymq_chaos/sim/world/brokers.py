@@ -277,7 +277,7 @@ class SimBroker:
         self.world.history.leads_no_more(self.number)
         self.world.changed(f"{self.name} {how}")
         self.files.forget_crash()
-        self.world.mend(f"pause {self.number}")
+        self.world.mend(self.process)
         self.process.kill()
         if silently:
             self.world.network.power_off(self.number)

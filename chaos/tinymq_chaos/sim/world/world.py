@@ -103,7 +103,8 @@ class World:
         self.threads = UserThreads(loop, random.Random(f"{seed}/threads"))
         self._threaded = like.threaded
         self._opened: list[Any] = []
-        self._cuts: dict[str, frozenset[Direction]] = {}  # by the name of the fault that cuts them
+        self._cuts: dict[object, frozenset[Direction]] = {}  # by the name of the fault, or the paused process
+        self._pauses: dict[SimProcess, set[str]] = {}  # the faults that pause a process
 
     def say(self, line: str) -> None:
         self.transcript.add(self.loop.time(), line)
@@ -227,12 +228,12 @@ class World:
             if other != broker_id:
                 self.network.delay(broker_id, other, seconds, jitter_s)
 
-    def cut(self, why: str, directions: Iterable[Direction]) -> None:
+    def cut(self, why: object, directions: Iterable[Direction]) -> None:
         """Cut these directions until `mend(why)`."""
         self._cuts[why] = frozenset(directions)
         self.conditions.cut(self._cuts[why])
 
-    def mend(self, why: str) -> None:
+    def mend(self, why: object) -> None:
         if self._cuts.pop(why, None) is not None:
             self.conditions.heal()
             for directions in self._cuts.values():
@@ -240,16 +241,31 @@ class World:
             self.network.healed()
             self.clients.healed()
 
-    def pause(self, broker: SimBroker) -> None:
-        """SIGSTOP: the broker does nothing, and messages to it wait in buffers."""
-        broker.process.pause()
-        others = [*self.brokers, *self.clients.clients]
-        self.cut(f"pause {broker.id}", [(n, broker.id) for n in others if n != broker.id])
+    def pause(self, broker: SimBroker, why: str = "pause") -> None:
+        """SIGSTOP: the broker's process does nothing, and messages to it wait in buffers.
 
-    def resume(self, broker: SimBroker, process: SimProcess) -> None:
-        """SIGCONT, if the process is still the same."""
-        self.mend(f"pause {broker.id}")
-        process.resume()
+        `why` names the fault. The process goes on when each fault that paused it has resumed it.
+        """
+        process = broker.process
+        whys = self._pauses.setdefault(process, set())
+        if not whys:
+            process.pause()
+            others = [*self.brokers, *self.clients.clients]
+            self.cut(process, [(n, broker.id) for n in others if n != broker.id])
+        whys.add(why)
+
+    def resume(self, process: SimProcess, why: str = "pause") -> None:
+        """SIGCONT, by the fault `why`. It changes nothing for another process of the broker."""
+        whys = self._pauses.get(process, set())
+        whys.discard(why)
+        if not whys:
+            self.wake(process)
+
+    def wake(self, process: SimProcess) -> None:
+        """SIGCONT whatever paused the process: before it ends."""
+        if self._pauses.pop(process, None) is not None:
+            self.mend(process)
+            process.resume()
 
     # ---- health --------------------------------------------------------------------------------------
 
