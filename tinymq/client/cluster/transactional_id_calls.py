@@ -1,4 +1,4 @@
-"""The calls on one transactional id, or on one application of Spark's sink, to its coordinator, wherever that is. Each
+"""The calls on one transactional id, or on one application of Spark's sink, to its coordinator, which they find. Each
 call is idempotent, and is repeated until its deadline.
 
 At the deadline a call raises OutcomeUnknown if an attempt may have taken effect, else DeadlineExceeded.

@@ -174,8 +174,8 @@ def acked_and_delivered(facts: Facts) -> Iterator[Anomaly]:
 
 
 def delivered_too_early(facts: Facts) -> Iterator[Anomaly]:
-    """The newest leader grants a record again before its time, by its append clock; or a worker gets it sooner after
-    its nack than the nack asked for."""
+    """The newest leader grants a record again before its time, by its append clock; or a worker gets it before the
+    delay that its nack asked for is over."""
     state: dict[Place, dict[int, int]] = {}
     queues = iter(facts.history.queues)
     waiting = next(queues, None)

@@ -112,7 +112,7 @@ def lost_in_the_last_topic(facts: Facts) -> Iterator[Anomaly]:
 
 
 def refused_by_the_last_topic(facts: Facts) -> Iterator[Anomaly]:
-    """All is well and the topic is there, and a writer does not get into it."""
+    """All is well and the topic exists, and a writer's records are still refused."""
     calm_s = facts.history.calm_s
     for known in lives(facts).values() if calm_s is not None else ():
         for life in known[-1:]:

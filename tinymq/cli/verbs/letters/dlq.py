@@ -217,7 +217,7 @@ def _chosen(
 def _letters(
     mq: Client, name: str, group: str | None, count: int, *, settled: bool, partitions: list[int] | None = None
 ) -> Iterator[Letter]:
-    """Up to `count` dead letters, by partition and offset. Other records, of a topic that never had any, are none."""
+    """Up to `count` dead letters, by partition and offset. Records that are not dead letters are left out."""
     left = count
     for number, at in sorted(mq.admin.offsets(name).items()):
         if partitions is not None and number not in partitions:
