@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from tinymq.broker.partition.kept_entries import KeptEntries
 from tinymq.broker.partition.staged.term_log import TermLog
 from tinymq.broker.state.staged import NOTHING, StagedBatch, StagedEntry, StagedTransactions, TransactionId
 from tinymq.broker.state.state import PartitionState
@@ -153,3 +154,14 @@ def a_segment_is_freed_before_its_copy_is_applied(p: Patches) -> None:
 @replaces(Staging.copied)
 def uncommitted_copies_do_not_count(_: Any, self: Staging, batch: StagedBatch, replaced_index: int, index: int) -> None:
     return None
+
+
+@mutant(
+    "segments go by a state that is synced",
+    test="tests/broker/partition/test_kept_entries.py::test_a_segment_stays_until_the_copies_of_its_batches_are_synced_here",
+)
+@replaces(KeptEntries.keep_from)
+def unsynced_states_free_segments(
+    _: Any, self: KeptEntries, applied_index: int, lowest_kept_index: int | None, synced_index: int
+) -> int | None:
+    return lowest_kept_index

@@ -29,7 +29,7 @@ WIDE: Mapping[str, tuple[str, ...]] = {  # of a topic without bounds: no run rea
     "max_bytes": ("1000000000", "none"),
 }
 ALWAYS_SYNCED = (  # workloads whose checkers excuse nothing that a power cut took: cursors, or a part of a transaction
-    "cursors", "takers", "rush", "queues", "members", "workers", "keyed", "transfers", "processors",
+    "cursors", "takers", "rush", "queues", "members", "workers", "keyed", "transfers", "lingering", "processors",
     "results", "halves",
 )  # fmt: skip
 SEGMENTS: Mapping[str, tuple[str, ...]] = {"segment_bytes": ("65536", "1000000"), "segment_ms": ("1000", "3000")}
