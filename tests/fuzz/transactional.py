@@ -170,7 +170,8 @@ def apply_transactional(data: bytes) -> object:
     after = [(each, state.staged.get(each)) for each in state.staged]
     try:
         if entry.header.kind == Kind.PUBLISH:
-            PublishedItems(entry.payload).check(entry.index, entry.header.record_count)
+            header = entry.header
+            PublishedItems(entry.payload).check(header.index, header.version, header.record_count)
         elif entry.header.kind == Kind.DISCARD:
             unpack_discard(entry.payload)
         else:
