@@ -16,7 +16,7 @@ PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.orders -p examples.enricher -p examples.web -p examples.chaos
 
-.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-groups bench-peers bench-self bench-smoke bench-spark sim chaos figures mutants fuzz lock sbom audit proto clean
+.PHONY: help run test fast test-long test-upgrade test-spark pipeline durations check bench bench-groups bench-peers bench-self bench-smoke bench-spark bench-transactions sim chaos figures mutants fuzz lock sbom audit proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -81,6 +81,10 @@ bench-groups: .venv/.bench-ready ## groups and work queues beside their peers; w
 bench-spark: .venv/.spark-ready ## Spark reads tinymq beside Parquet and Kafka (needs Maven; RECORDS=200000, ROUNDS=1, JSON=file)
 	@exec $(BIN)/python -m benchmarks.spark.bench $(if $(RECORDS),--records $(RECORDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 		$(if $(JSON),--json $(JSON))
+
+bench-transactions: .venv/.bench-ready ## transactions beside Kafka's, delayed messages, Spark's sink; writes benchmarks/TRANSACTIONS.md (QUICK=1; ROUNDS=3; ONLY="latency process")
+	@exec $(BIN)/python -m benchmarks.transactions.bench $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(DELAYED),--delayed $(DELAYED)) $(if $(ONLY),--only $(ONLY)) $(if $(SYSTEMS),--systems $(SYSTEMS))
 
 SIM := $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) \
 	$(if $(BROKERS),--brokers $(BROKERS)) $(if $(RUN_S),--run-s $(RUN_S)) $(if $(JSON),--json $(JSON)) \

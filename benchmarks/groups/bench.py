@@ -16,20 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.groups import failures, loads, page, throughput
 from benchmarks.measure import aged_memory
 from benchmarks.peers.machine import Machine
 from benchmarks.peers.processes import end_on_sigterm
 from benchmarks.peers.stage import Stage
-from benchmarks.peers.tinymq_servers import TinymqServers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from benchmarks.peers.tinymq_servers import TinymqServers, started
 
 SYSTEMS = ("tinymq", "nats", "rabbitmq", "kafka")
 PARTS = ("throughput", "worker_killed", "member_leaves", "leader_killed", "idle_groups", "waiting")
@@ -98,7 +93,7 @@ def run(folder: Path, parts: list[str], systems: list[str], effort: Effort) -> F
                         found.settings = {name: dict(servers.settings) for name, servers in stage.servers.items()}
                         throughput.measure(stage, effort.rounds, found.throughput)
                 else:
-                    with _tinymq(Path(own)) as servers:
+                    with started(Path(own)) as servers:
                         alone[part](servers)
             except Exception as error:
                 print(f"{part} failed: {error!r}", file=sys.stderr)
@@ -106,16 +101,6 @@ def run(folder: Path, parts: list[str], systems: list[str], effort: Effort) -> F
         print(f"{part}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr)
     runner.close()
     return found
-
-
-@contextmanager
-def _tinymq(folder: Path) -> Iterator[TinymqServers]:
-    servers = TinymqServers()
-    try:
-        servers.start(folder)
-        yield servers
-    finally:
-        servers.stop()
 
 
 def _repeat(times: int, run_one: Callable[[int], None]) -> None:

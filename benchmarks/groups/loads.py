@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.peers.contract import QUIET_S_MAX, REPLICAS, cpu_s
+from benchmarks.peers.contract import QUIET_S_MAX, REPLICAS, cpu_s, memory_mb
 from benchmarks.peers.tinymq_servers import TinymqServers
 from tinymq import AsyncClient, Client, Worker
 from tinymq.base.errors import LeaseLost
@@ -75,7 +74,7 @@ def waiting(servers: TinymqServers, records: int, delay_s: float) -> Waiting:
             for _ in range(records):
                 producer.send("waiting", value)
             producer.flush()
-        before = _rss_mb(servers.pids())
+        before = memory_mb(servers.pids())
         due_s: dict[tuple[int, int], float] = {}
         with client.worker("waiting", group="waiting") as worker:
             began_s = time.perf_counter()
@@ -85,7 +84,7 @@ def waiting(servers: TinymqServers, records: int, delay_s: float) -> Waiting:
                     job.nack(delay=delay_s)  # again, if it comes back before all others are nacked
             nacked_s = time.perf_counter() - began_s
             lost = _flushed(worker)
-            held = _rss_mb(servers.pids())
+            held = memory_mb(servers.pids())
             late_s, early = [], 0
             while len(late_s) < records:
                 now_s = time.perf_counter()
@@ -105,12 +104,3 @@ def _flushed(worker: Worker) -> int:
     except LeaseLost as error:
         return int(error.message.split()[0])
     return 0
-
-
-def _rss_mb(pids: list[int]) -> list[float]:
-    """Anonymous memory: the page cache of the logs does not count."""
-    found = []
-    for pid in pids:
-        (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("RssAnon")]
-        found.append(int(line.split()[1]) / 1024)
-    return found

@@ -17,7 +17,10 @@ from typing import Protocol, Self
 
 BROKERS = (1, 2, 3)
 REPLICAS = 3
-WORKLOADS = ("produce", "lone", "offer", "read", "group_read", "work", "passage")
+WORKLOADS = (
+    *("produce", "lone", "offer", "read", "group_read", "work", "passage"),
+    *("transactions", "transact", "flushed", "tables", "process"),
+)
 BATCH = 500  # messages in one fetch of a client that fetches
 QUIET_S_MAX = 60.0  # a workload that gets nothing for so long has failed
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
@@ -111,3 +114,12 @@ def cpu_s(pids: Sequence[int]) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         total += int(fields[11]) + int(fields[12])  # utime, stime
     return total / CLOCK_TICKS
+
+
+def memory_mb(pids: Sequence[int]) -> list[float]:
+    """Anonymous memory of each process: the page cache of the logs does not count."""
+    found = []
+    for pid in pids:
+        (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("RssAnon")]
+        found.append(int(line.split()[1]) / 1024)
+    return found

@@ -1,4 +1,4 @@
-"""confluent-kafka for plain writing and reading; Kafka's Java client for groups."""
+"""confluent-kafka for plain writing and reading; Kafka's Java client for groups and transactions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.peers.contract import QUIET_S_MAX, REPLICAS, Measured, Watch
-from benchmarks.peers.kafka_java import KafkaJava
+from benchmarks.peers.kafka_java import GROUPS, TRANSACTIONS, KafkaJava
 
 PRODUCER = {"acks": "all", "batch.size": 1 << 20, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000}
 LONE = {"acks": "all", "linger.ms": 0}
@@ -29,7 +29,7 @@ class KafkaClient:
 
     def __init__(self, servers: str) -> None:
         self._servers = {"bootstrap.servers": servers}
-        self._java = KafkaJava(servers)
+        self._groups, self._transactions = KafkaJava(GROUPS, servers), KafkaJava(TRANSACTIONS, servers)
         self._readers = 0
 
     def make(self, topic: str, partitions: int) -> None:
@@ -92,14 +92,24 @@ class KafkaClient:
 
     def group_read(self, topic: str, records: int, group: str, protocol: str = "consumer") -> Measured:
         """`protocol`: classic, or consumer (KIP-848)."""
-        return self._java.run(protocol, topic, records, group)
+        return self._groups.run(protocol, topic, records, group)
 
     def work(self, topic: str, records: int, group: str) -> Measured:
         """By a share group."""
-        return self._java.run("share", topic, records, group)
+        return self._groups.run("share", topic, records, group)
+
+    def transactions(self, topic: str, partitions: int, transactions: int, records: int, size: int) -> Measured:
+        return self._transactions.run("transactions", topic, partitions, transactions, records, size)
+
+    def transact(self, topic: str, records: int, size: int, batch: int) -> Measured:
+        return self._transactions.run("transact", topic, records, size, batch)
+
+    def process(self, source: str, target: str, records: int, batch: int) -> Measured:
+        return self._transactions.run("process", source, target, records, batch)
 
     def close(self) -> None:
-        self._java.close()
+        self._groups.close()
+        self._transactions.close()
 
     def _producer(self, settings: Mapping[str, Any], topic: str) -> Producer:
         """Connected: its first record, which does not count, is acknowledged."""

@@ -9,34 +9,43 @@ from benchmarks.peers import jars
 from benchmarks.peers.contract import Measured
 from benchmarks.peers.kafka_servers import HEAP, java
 
-SOURCE = Path(__file__).with_name("KafkaGroups.java")
+GROUPS = "KafkaGroups.java"
+TRANSACTIONS = "KafkaTransactions.java"
 
 
 class KafkaJava:
-    """Runs what KafkaGroups.java can. Started by the first run, ended by `close`."""
+    """Runs what a program of this folder can. Started by the first run, ended by `close`."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, program: str, servers: str) -> None:
+        self._program = Path(__file__).with_name(program)
         self._servers = servers
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, kind: str, topic: str, records: int, group: str) -> Measured:
-        """`kind`: classic, consumer (KIP-848) or share. The records before the first poll's end do not count."""
+    def run(self, *words: str | int) -> Measured:
+        """Run the command of these words; the program's head lists them."""
         if self._process is None:
-            command = [java(), *HEAP, "-cp", jars.broker_classpath(), str(SOURCE), self._servers]
+            command = [java(), *HEAP, "-cp", jars.broker_classpath(), str(self._program), self._servers]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{kind} {topic} {records} {group}\n")
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"Kafka's Java client ended during {kind}")
-        found, elapsed_s, cpu_s = line.split()
-        return Measured(int(found), float(elapsed_s), float(cpu_s))
+        return measured(self._process.stdout.readline(), f"{self._program.name} {words[0]}")
 
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+def measured(line: str, command: str) -> Measured:
+    """The answer to a command: RECORDS ELAPSED_S CPU_S, and of transactions each one's milliseconds. Raises
+    RuntimeError when the program has ended.
+    """
+    if not line:
+        raise RuntimeError(f"Kafka's Java client ended during {command}")
+    records, elapsed_s, cpu_s, *took_ms = line.split()
+    times = [float(ms) for one in took_ms for ms in one.split(",")]
+    return Measured(int(records), float(elapsed_s), float(cpu_s), times)

@@ -43,6 +43,9 @@ class KafkaServers:
             "Java client": "kafka-clients 4.1.0: `group_read` with group.protocol classic or consumer (KIP-848), "
             "`work` by KafkaShareConsumer, explicit acks, commitAsync per poll; three rounds before the "
             "first that counts",
+            "transactions": "kafka-clients 4.1.0: acks=all, batch.size 1 MiB, linger.ms 5 (0 in `transactions`), "
+            "max.request.size 8 MiB, buffer.memory 64 MiB; isolation.level=read_committed, max.poll.records 1000, "
+            "max.partition.fetch.bytes 8 MiB, a classic group",
         }
         self.addresses = ""
         self._processes: Processes | None = None

@@ -18,6 +18,7 @@ RECORDS = 5_000
 FEW = 200  # one by one
 RATE = 200.0
 SIZE = 1024
+KINDS = ("", "-lone", "-passage", "-tx", "-transact", "-flushed", "-copy")  # of topics
 
 
 def arguments(workload: str, topic: str) -> dict[str, object]:
@@ -30,6 +31,11 @@ def arguments(workload: str, topic: str) -> dict[str, object]:
         "group_read": {"topic": topic, "records": RECORDS, "group": "stream"},
         "work": {"topic": topic, "records": RECORDS, "group": "queue"},
         "passage": {"topic": f"{topic}-passage", "records": FEW, "size": SIZE, "rate": RATE, "group": "passage"},
+        "transactions": {"topic": f"{topic}-tx", "partitions": 2, "transactions": 20, "records": 10, "size": SIZE},
+        "transact": {"topic": f"{topic}-transact", "records": RECORDS, "size": SIZE, "batch": RECORDS // 5},
+        "flushed": {"topic": f"{topic}-flushed", "records": RECORDS, "size": SIZE, "batch": RECORDS // 5},
+        "tables": {"topic": f"{topic}-flushed", "records": RECORDS},
+        "process": {"source": topic, "target": f"{topic}-copy", "records": RECORDS, "batch": RECORDS // 5},
     }[workload]
 
 
@@ -40,8 +46,8 @@ def main() -> None:
     end_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="tinymq-smoke-") as folder, Stage(Path(folder), names) as stage:
         for name in names:
-            for topic in ("t", "t-lone", "t-passage"):
-                stage.make(name, topic, partitions=2)
+            for kind in KINDS:
+                stage.make(name, f"t{kind}", partitions=2)
             for workload in WORKLOADS:
                 if SYSTEMS[name].has(workload):
                     found = stage.run(name, workload, **arguments(workload, "t"))

@@ -8,6 +8,7 @@ import time
 
 from benchmarks.peers import pacing
 from benchmarks.peers.contract import REPLICAS, Measured, Watch
+from benchmarks.peers.tinymq_transactions import TinymqTransactions, one_by_one
 from tinymq import AsyncClient, AsyncWorker, Client
 from tinymq.base.errors import LeaseLost
 
@@ -21,6 +22,7 @@ class TinymqClient:
     def __init__(self, servers: str) -> None:
         self._servers = servers
         self._client = Client(servers)
+        self._transactions = TinymqTransactions(self._client)
         self._runner = asyncio.Runner()  # one loop for all workloads: gRPC's own threads know the first one only
 
     def make(self, topic: str, partitions: int) -> None:
@@ -101,6 +103,21 @@ class TinymqClient:
             return measured
 
         return self._runner.run(run())
+
+    def transactions(self, topic: str, partitions: int, transactions: int, records: int, size: int) -> Measured:
+        return self._runner.run(one_by_one(self._servers, topic, partitions, transactions, records, size))
+
+    def transact(self, topic: str, records: int, size: int, batch: int) -> Measured:
+        return self._transactions.transact(topic, records, size, batch)
+
+    def flushed(self, topic: str, records: int, size: int, batch: int) -> Measured:
+        return self._transactions.flushed(topic, records, size, batch)
+
+    def tables(self, topic: str, records: int) -> Measured:
+        return self._transactions.tables(topic, records)
+
+    def process(self, source: str, target: str, records: int, batch: int) -> Measured:
+        return self._transactions.process(source, target, records, batch)
 
     def close(self) -> None:
         self._client.close()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.contract import BROKERS
 from tinymq import __version__
+
+BLOCK_BYTES = 512  # of st_blocks
 
 
 class TinymqServers:
@@ -24,7 +27,7 @@ class TinymqServers:
         self.settings = {
             "topics": "3 replicas, storage=disk, sync=always",
             "clients": "defaults; `work`: one Worker, prefetch_records=1000; `passage`: 8 AsyncWorkers, "
-            "prefetch_records=1",
+            'prefetch_records=1; `transactions`: AsyncClient, commit(wait="decided")',
         }
         self._folder: Path | None = None
         self._env = env
@@ -40,6 +43,12 @@ class TinymqServers:
     def metrics_addresses(self) -> list[str]:
         """Where each broker serves its metrics."""
         return [broker["metrics"] for broker in self._status()]
+
+    def stored_bytes(self) -> list[int]:
+        """What the files of each broker take on disk."""
+        assert self._folder is not None, "the servers are started"
+        folders = [self._folder / f"broker-{broker}" for broker in BROKERS]
+        return [sum(file.stat().st_blocks * BLOCK_BYTES for file in folder.rglob("*")) for folder in folders]
 
     def kill(self, broker: int) -> None:
         """Kill a broker, as kill -9 does."""
@@ -63,3 +72,14 @@ class TinymqServers:
         if done.returncode:
             raise RuntimeError(f"tinymq dev {arguments[0]}: {done.stderr[-500:]}")
         return done.stdout
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[TinymqServers]:
+    """Brokers with a folder of their own, until the block ends."""
+    servers = TinymqServers()
+    try:
+        servers.start(folder)
+        yield servers
+    finally:
+        servers.stop()
