@@ -163,6 +163,12 @@ def a_trim_that_goes_too_far(s: Story) -> None:
     look(s, 2, 4)
 
 
+def a_trim_that_takes_more_than_was_asked_for(s: Story) -> None:
+    told(s, retention_ms="40000")
+    trim(s, 1, 1)
+    look(s, 2, 4)
+
+
 def a_refused_trim_that_removes(s: Story) -> None:
     trim(s, 2)
     look(s, 2, 4)
@@ -211,6 +217,7 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
     (shown_below_a_hold, AnomalyKind.KEPT_TOO_LONG),
     (on_disk_without_a_hold, AnomalyKind.KEPT_TOO_LONG),
     (a_trim_that_goes_too_far, AnomalyKind.REMOVED_EARLY),
+    (a_trim_that_takes_more_than_was_asked_for, AnomalyKind.REMOVED_EARLY),
     (a_refused_trim_that_removes, AnomalyKind.REMOVED_EARLY),
     (shown_after_a_trim, AnomalyKind.TRIMMED_READ),
     (fetched_after_a_trim, AnomalyKind.TRIMMED_READ),
@@ -225,6 +232,20 @@ BAD: list[tuple[Spoil, AnomalyKind]] = [
 
 def on_disk_in_the_segment_of_a_held_record(s: Story) -> None:
     old_records_below_a_hold(s, shown_start=2)
+
+
+def trimmed_before_its_time(s: Story) -> None:
+    told(s, retention_ms="40000")
+    trim(s, 2, 2)
+    look(s, 2, 4)
+
+
+def trimmed_below_the_bytes_to_keep(s: Story) -> None:
+    told(s, retention_bytes="150")
+    weighed(s, 100, 100, 100)
+    trim(s, 3, 3)
+    look(s, 3, 4)
+    ended(s, log_start=3)
 
 
 def as_many_bytes_as_have_room(s: Story) -> None:
@@ -329,6 +350,8 @@ def settings_as_they_were_told(s: Story) -> None:
     "tell",
     [
         on_disk_in_the_segment_of_a_held_record,
+        trimmed_before_its_time,
+        trimmed_below_the_bytes_to_keep,
         as_many_bytes_as_have_room,
         refused_although_a_fault_removed_the_head,
         lowered_and_nothing_came_since,

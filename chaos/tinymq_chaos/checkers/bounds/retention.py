@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from tinymq_chaos.checkers.bounds.trims import trimmed_to, trims_of
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import CLOCKS, WRONG_CLOCKS, Facts
 from tinymq_chaos.checkers.common.settings import SettingsHistory, longest_interval_s
@@ -24,14 +25,16 @@ MORE = 1 / 64  # share of the bound by which more may be kept: twice the value i
 
 
 def removed_early(facts: Facts) -> Iterator[Anomaly]:
-    """A record is gone that was appended less than `retention_ms` ago."""
+    """A record is gone that was appended less than `retention_ms` ago, and that no trim removed."""
     if (_clocks_were_wrong(facts) and len(_brokers(facts)) == 1) or facts.heads_removed:
         return
     aged = {log: settings for log, settings in logs(facts) if settings.only("retention_ms")}
     sends = [(call, *place_of(call)) for call in acknowledged(facts)]
+    trims = trims_of(facts)
     for look, log, log_start, _ in facts.ends() if aged else ():
+        trimmed = trimmed_to(trims, log, look.ended_s or 0.0)
         for call, where, base, names in sends if log in aged else ():
-            if where != log or base + len(names) > log_start or call.ended_s is None:
+            if where != log or not trimmed < base + len(names) <= log_start or call.ended_s is None:
                 continue
             ended_s = look.ended_s or 0.0
             kept_s = aged[log].bounds("retention_ms", call.invoked_s, ended_s)[0] / 1000
@@ -74,13 +77,14 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
 
 
 def removed_of_the_last_bytes(facts: Facts) -> Iterator[Anomaly]:
-    """Fewer bytes of records are left than the topic keeps."""
+    """Fewer bytes of records are left than the topic keeps, and no trim removed the others."""
     if facts.heads_removed:
         return
+    trims = trims_of(facts)
     sized = {log: settings for log, settings in logs(facts) if settings.only("retention_bytes")}
     for look, log, log_start, end in facts.ends():
         kept = facts.weight(log, log_start, end, look.invoked_s) if log in sized and log_start else None
-        if kept is None:
+        if kept is None or log_start <= trimmed_to(trims, log, look.ended_s or 0.0):
             continue
         least = sized[log].bounds("retention_bytes", 0.0, look.ended_s or math.inf)[0]
         if kept < least:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
 
-from tinymq_chaos.checkers.bounds.trims import log_of
+from tinymq_chaos.checkers.bounds.trims import log_of, trimmed_to, trims_of
 from tinymq_chaos.checkers.common.anomaly import Anomaly, AnomalyKind
 from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.checkers.common.settings import BOUNDS, SettingsHistory
@@ -36,11 +36,10 @@ def stale_reads(facts: Facts) -> Iterator[Anomaly]:
     bounded = {
         topic for topic in {c.args["topic"] for c in (*sizes, *nothings)} if SettingsHistory(facts, topic).only(*BOUNDS)
     }
-    ends, trims = ends_of(facts), _trims(facts)
+    ends, trims = ends_of(facts), trims_of(facts)
     for call in sizes:
         log = log_of(call)
-        trimmed = max((to for since_s, to in trims.get(log, ()) if since_s <= (call.ended_s or 0.0)), default=0)
-        due = end_at(ends, log, call.invoked_s) - trimmed
+        due = end_at(ends, log, call.invoked_s) - trimmed_to(trims, log, call.ended_s or 0.0)
         if call.result < due and log[0] not in bounded:
             yield _anomaly(f"reported as {call.result}, and {due} were acknowledged before the request", call)
     takings = _takings(facts)
@@ -77,15 +76,6 @@ def end_at(ends: Ends, log: Log, at_s: float) -> int:
     times_s, known = ends[log]
     at = bisect_right(times_s, at_s)
     return known[at - 1] if at else 0
-
-
-def _trims(facts: Facts) -> dict[Log, list[tuple[float, int]]]:
-    """Return (time, offset) of every trim that may have removed records."""
-    found: dict[Log, list[tuple[float, int]]] = defaultdict(list)
-    for call in facts.of("trim"):
-        if call.outcome is not Outcome.FAILED:
-            found[log_of(call)].append((call.invoked_s, call.args["before"]))
-    return dict(found)
 
 
 def _takings(facts: Facts) -> dict[Channel, list[float]]:

@@ -6,6 +6,7 @@ what it knows (docs/guarantees.md).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -68,6 +69,20 @@ def _goes_by_trims_alone(settings: SettingsHistory) -> bool:
 
 def _done(facts: Facts) -> Iterator[tuple[Call, Log]]:
     return ((c, log_of(c)) for c in facts.of("trim") if c.outcome is Outcome.OK)
+
+
+def trims_of(facts: Facts) -> dict[Log, list[tuple[float, int]]]:
+    """Return (time, offset) of every trim that may have removed records."""
+    found: dict[Log, list[tuple[float, int]]] = defaultdict(list)
+    for call in facts.of("trim"):
+        if call.outcome is not Outcome.FAILED:
+            found[log_of(call)].append((call.invoked_s, call.args["before"]))
+    return dict(found)
+
+
+def trimmed_to(trims: dict[Log, list[tuple[float, int]]], log: Log, at_s: float) -> int:
+    """Return the offset up to which the trims that began by `at_s` may have removed this partition's records."""
+    return max((before for since_s, before in trims.get(log, ()) if since_s <= at_s), default=0)
 
 
 def log_of(call: Call) -> Log:
