@@ -127,7 +127,7 @@ def test_the_records_are_there_after_a_restart(filled: Filled) -> None:
 
 def test_an_emptied_broker_serves_what_was_staged_before_and_published_after(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments stay while a transaction needs its batches, and go when retention has reached the records."""
-    monkeypatch.setattr(copies, "PINNED_MAX", 1000)  # a copy of the batches would free the segments
+    monkeypatch.setattr(copies, "PINNED_MAX", 10**9)  # a copy of the batches would free the segments
     large, batches = bytes(900_000), [payload(1, value=b"%d." % n) for n in range(3)]
     with Cluster(nodes=3, timing=Timing(retention_check_s=0.1)) as cluster, cluster.client() as mq:
         settings = {"segment_bytes": 1 << 20}
