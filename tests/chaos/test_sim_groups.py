@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.chaos.worlds import PARTITIONS, in_world
-from tinymq.base.errors import OutcomeUnknown
+from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.base.types import METADATA_GROUP, Offset
 from tinymq.broker.partition.partition import Partition
 from tinymq_chaos.sim.world.world import World
@@ -97,5 +97,29 @@ def test_the_first_half_messages_of_a_cluster_are_stored_although_several_come_a
     async def check(world: World) -> None:
         names = await asyncio.gather(*(store(world, number) for number in range(16)))
         assert len({*names}) == 16
+
+    in_world(check)
+
+
+def test_a_half_message_keeps_its_deadline_whenever_its_brokers_fall_silent() -> None:
+    """One that was begun and is not stored is rolled back within the call's time, and not after it."""
+
+    async def check(world: World) -> None:
+        client = world.client(random.Random(3))
+        await client.half_message("t", b"v", producer_group="checkout", timeout=10.0)
+        late_s = []
+        for tenth_ms in range(0, 40, 4):
+            began_s = world.clock.monotonic()
+            storing = asyncio.create_task(client.half_message("t", b"v", producer_group="checkout", timeout=4.0))
+            await world.clock.sleep(tenth_ms / 10_000)
+            for broker in world.brokers.values():
+                world.pause(broker)
+            await asyncio.wait([storing])
+            late_s.append(world.clock.monotonic() - began_s - 4.0)
+            for broker in world.brokers.values():
+                world.resume(broker.process)
+            assert await world.healthy(20.0) == ""
+            assert storing.exception() is None or isinstance(storing.exception(), TinymqError)
+        assert max(late_s) < 0.1, late_s
 
     in_world(check)

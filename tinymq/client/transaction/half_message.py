@@ -30,6 +30,7 @@ CHECK_AFTER_S = 6.0
 CHECK_AFTER_S_MIN, CHECK_AFTER_S_MAX = 1.0, 3600.0
 CONTEXT_BYTES_MAX = 4096
 BYTES_MAX = MIB - 16 * 1024  # of its record: what a checker can be shown
+DROPPING_SHARE = 0.25  # of the call's time, LEAVING_IN_ERROR_S at most: kept for the roll-back, if it is not stored
 STAGED_S_MAX = 60.0  # after twice this time, brokers drop a half message that was begun and never stored
 UNKNOWN_HINT = "call it again; if nobody answers, the checkers of the producer group are asked"
 
@@ -121,9 +122,10 @@ async def send_half_message(
     """Store a half message. See AsyncClient.half_message."""
     check_after_ms = _check(producer_group, context, key, value, check_after, timeout)
     timeout_s = min(STAGED_S_MAX, cluster.config.request_timeout_ms / 1000 if timeout is None else timeout)
+    storing_s = timeout_s - min(LEAVING_IN_ERROR_S, DROPPING_SHARE * timeout_s)
     calls, left = HalfCalls(cluster, producer_group), cluster.countdown(timeout_s)
-    staging = HalfStaging(calls, context, check_after_ms, left)
-    timeout_ms = max(1, int(timeout_s * 1000))
+    staging = HalfStaging(calls, context, check_after_ms, cluster.countdown(storing_s))
+    timeout_ms = max(1, int(storing_s * 1000))
     config = ProducerConfig(linger_ms=0, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms)
     producer = ProducerCore(cluster, config, wake, staging)
     staging.on_failed = lambda error: cluster.loop.call_soon(producer.abandon, error)
@@ -136,7 +138,7 @@ async def send_half_message(
     except BaseException as error:
         await staging.close()
         producer.abandon(TransactionAborted("the half message was not stored"))
-        await _drop(calls, staging)
+        await _drop(calls, staging, min(LEAVING_IN_ERROR_S, left()))
         if not isinstance(error, TinymqError) or staging.begun is None or aborted_by(error) is error:
             raise
         raise aborted_by(error) from error
@@ -145,11 +147,11 @@ async def send_half_message(
     return half
 
 
-async def _drop(calls: HalfCalls, staging: HalfStaging) -> None:
+async def _drop(calls: HalfCalls, staging: HalfStaging, timeout_s: float) -> None:
     """Roll back a half message that was begun, and perhaps stored, so that no checker has to be asked about it."""
     if staging.begun is not None:
         try:
-            await asyncio.shield(calls.end(staging.begun.transaction, False, LEAVING_IN_ERROR_S, visible=False))
+            await asyncio.shield(calls.end(staging.begun.transaction, False, timeout_s, visible=False))
         except TinymqError as error:
             LOG.info("a half message that was not stored is rolled back later: %s", error)
 
