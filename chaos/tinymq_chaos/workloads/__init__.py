@@ -32,7 +32,7 @@ from tinymq_chaos.workloads.delays import scheduled
 from tinymq_chaos.workloads.groups import members, workers
 from tinymq_chaos.workloads.pipelining import push
 from tinymq_chaos.workloads.producers import NumberedProducer
-from tinymq_chaos.workloads.transactions import halves, lingering, processors, results, transfers
+from tinymq_chaos.workloads.transactions import halves, lingering_transactions, processors, results, transfers
 
 PARTITIONS = 2
 LOOK_UPS: tuple[Company, ...] = (readers.look_up_times,)
@@ -127,7 +127,7 @@ WORKLOADS: dict[str, Workload] = {
     "altered": alterations.altered,
     "scheduled": scheduled.scheduled,
     "transfers": transfers.transfers,
-    "lingering": lingering.lingering,
+    "lingering": lingering_transactions.lingering,
     "processors": processors.processors,
     "results": results.results,
     "halves": halves.halves,
