@@ -49,7 +49,7 @@ QUICK = Effort(rounds=3, worker_kills=6, leaves=10, leader_kills=5, waiting=200_
 
 @dataclass(slots=True)
 class Findings:
-    """Everything that a run measured. What is empty or None was left out, or failed (`broken`)."""
+    """Everything that a run measured. A field that is empty or None was left out, or failed (`broken`)."""
 
     effort: Effort
     throughput: throughput.Results = field(default_factory=dict)

@@ -94,7 +94,16 @@ def waiting(servers: TinymqServers, records: int, delay_s: float) -> Waiting:
                     job.ack()
                 assert time.perf_counter() - now_s < QUIET_S_MAX, f"{records - len(late_s)} records do not come back"
             lost += _flushed(worker)
-        return Waiting(records, nacked_s, records / nacked_s, before, held, late_s, early, lost)
+        return Waiting(
+            records=records,
+            nacked_s=nacked_s,
+            nack_rate=records / nacked_s,
+            rss_before_mb=before,
+            rss_waiting_mb=held,
+            late_s=late_s,
+            early=early,
+            lost=lost,
+        )
 
 
 def _flushed(worker: Worker) -> int:

@@ -45,7 +45,7 @@ class TinymqServers:
         return [broker["metrics"] for broker in self._status()]
 
     def stored_bytes(self) -> list[int]:
-        """What the files of each broker take on disk."""
+        """The bytes on disk of each broker's files."""
         assert self._folder is not None, "the servers are started"
         folders = [self._folder / f"broker-{broker}" for broker in BROKERS]
         return [sum(file.stat().st_blocks * BLOCK_BYTES for file in folder.rglob("*")) for folder in folders]

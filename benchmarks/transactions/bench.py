@@ -4,8 +4,8 @@
     make bench-transactions QUICK=1           fewer rounds, 20,000 delayed messages; about three minutes
     python -m benchmarks.transactions.bench --only latency throughput --systems tinymq kafka --rounds 3 --page X.md
 
-Rounds of all systems take turns: what is compared was measured within the same seconds. The page says what a run left
-out.
+Rounds of all systems take turns, so figures that are compared come from the same seconds. The page names the rows that
+a run left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AGED_SHARE = 0.85
 
 @dataclass(slots=True)
 class Findings:
-    """Everything that a run measured. What is empty or None was left out, or failed (`broken`)."""
+    """Everything that a run measured. A field that is empty or None was left out, or failed (`broken`)."""
 
     effort: plan.Effort
     names: dict[str, str] = field(default_factory=dict)  # of systems, with versions

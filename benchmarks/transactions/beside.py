@@ -14,7 +14,7 @@ Results = dict[Case, list[Outcome]]
 
 
 def measure(stage: Stage, rows: Sequence[str], effort: Effort, results: Results) -> None:
-    """What is measured before a step fails is in `results`."""
+    """`results` keeps the figures that were measured before a step fails."""
     systems = list(stage.servers)
     for system in systems:
         for number in range(WARM_UPS.get(system, 0)):

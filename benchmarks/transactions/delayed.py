@@ -59,9 +59,16 @@ def measure(servers: TinymqServers, messages: int) -> Delayed:
         sent_s = time.perf_counter() - began_s
         memory_sent_mb, disk_sent = memory_mb(servers.pids()), servers.stored_bytes()
         after = _returns(servers, client)
-    disk_bytes = [now - then for now, then in zip(disk_sent, disk_before, strict=True)]
-    restarted_mb = memory_mb(servers.pids())
-    return Delayed(messages, sent_s, memory_before_mb, memory_sent_mb, restarted_mb, disk_bytes, before, after)
+    return Delayed(
+        messages=messages,
+        sent_s=sent_s,
+        memory_before_mb=memory_before_mb,
+        memory_sent_mb=memory_sent_mb,
+        memory_restarted_mb=memory_mb(servers.pids()),
+        disk_bytes=[sent - empty for sent, empty in zip(disk_sent, disk_before, strict=True)],
+        before=before,
+        after=after,
+    )
 
 
 def _send(client: Client, messages: int) -> None:

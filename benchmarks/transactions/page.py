@@ -1,4 +1,4 @@
-"""Writes TRANSACTIONS.md and its plot from what a run found. What was not measured is not on the page, but named."""
+"""Writes TRANSACTIONS.md and its plot from the findings of a run. The page names each row that was not measured."""
 
 from __future__ import annotations
 

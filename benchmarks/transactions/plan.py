@@ -1,4 +1,4 @@
-"""Which workloads a round runs, and in which order. Pure: what is compared comes one after the other, by turns."""
+"""The workloads of a round, and their order. Pure. Cases that are compared follow one another, and take turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIZE = 1024
 PARTITIONS = 3
 LONE_RECORDS = 100  # in a transaction whose latency is measured
 SYSTEMS = ("tinymq", "kafka", "kafka-synced")
-ROWS = {  # and who takes part in them
+ROWS = {  # and the systems that take part in each
     "latency": SYSTEMS,
     "throughput": SYSTEMS,
     "reading": ("tinymq", "kafka"),

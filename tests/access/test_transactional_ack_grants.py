@@ -1,4 +1,4 @@
-"""What a transaction needs that acks a queue group's jobs. Over real sockets."""
+"""The grants that a transaction needs to ack a queue group's jobs. Over real sockets."""
 
 from __future__ import annotations
 

@@ -32,7 +32,16 @@ def findings() -> Findings:
     }
     found.sink = {sink.PLAIN: [100.0, 200.0], sink.DEFAULT: [90.0, 90.0], sink.EXACTLY_ONCE: [90.0, 180.0]}
     slow, quick = Returns([0.5] * 3, [2.0] * 3), Returns([0.4] * 3, [1.0] * 3)
-    found.delayed = Delayed(1000, 10.0, [90.0] * 3, [200.0] * 3, [130.0] * 3, [1_536_000] * 3, quick, slow)
+    found.delayed = Delayed(
+        messages=1000,
+        sent_s=10.0,
+        memory_before_mb=[90.0] * 3,
+        memory_sent_mb=[200.0] * 3,
+        memory_restarted_mb=[130.0] * 3,
+        disk_bytes=[1_536_000] * 3,
+        before=quick,
+        after=slow,
+    )
     return found
 
 

@@ -21,7 +21,7 @@ MODULES = os.pathsep.join([str(ROOT), str(ROOT / "spark")])  # PYTHONPATH
 def query_process(
     servers: str, folder: Path, sink: str, log: Path, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The query with this sink, with its checkpoint in `folder`. What is left of it is killed at the end."""
+    """The query with this sink, with its checkpoint in `folder`. At the end, its remaining processes are killed."""
     env = os.environ | environment | {
         FOLDER: str(folder),
         "PYTHONPATH": MODULES,

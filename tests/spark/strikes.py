@@ -45,7 +45,7 @@ STRIKES = tuple(
 
 
 def strike_of(batch: int) -> Strike | None:
-    """What happens to a micro-batch."""
+    """The strike at a micro-batch; None: it is left alone."""
     return STRIKES[batch] if batch < len(STRIKES) else None
 
 

@@ -102,7 +102,7 @@ class TransactionalHead:
 
 @value
 class CopiedHead:
-    """What a STAGED entry of version 3 says of its batch: the fields in the order of the drawing.
+    """The head of a STAGED entry of version 3: the fields in the order of the drawing.
 
     The greatest timestamp is not repeated: the applied state has it from the batch's first entry.
     """
@@ -132,11 +132,7 @@ class Item(NamedTuple):
 
 def pack_transactional(head: TransactionalHead, batch: bytes) -> bytes:
     """The payload of a STAGED entry of version 2."""
-    fields = (
-        head.producer_id, head.number, head.epoch, head.coordinator, head.writer, head.batch_number,
-        head.max_timestamp_us,
-    )  # fmt: skip
-    return _STAGED.pack(*fields) + batch
+    return _STAGED.pack(*_place_of(head), head.max_timestamp_us) + batch
 
 
 def unpack_transactional(payload: Buffer) -> tuple[TransactionalHead, Buffer]:
@@ -148,11 +144,11 @@ def unpack_transactional(payload: Buffer) -> tuple[TransactionalHead, Buffer]:
 
 def pack_copied(head: CopiedHead, batch: bytes) -> bytes:
     """The payload of a STAGED entry of version 3."""
-    fields = (
-        head.producer_id, head.number, head.epoch, head.coordinator, head.writer, head.batch_number,
-        head.replaced_index,
-    )  # fmt: skip
-    return _COPIED.pack(*fields) + batch
+    return _COPIED.pack(*_place_of(head), head.replaced_index) + batch
+
+
+def _place_of(head: TransactionalHead | CopiedHead) -> tuple[int, ...]:
+    return head.producer_id, head.number, head.epoch, head.coordinator, head.writer, head.batch_number
 
 
 def unpack_copied(payload: Buffer) -> tuple[CopiedHead, Buffer]:

@@ -47,7 +47,7 @@ OLDEST = Family("tinymq_outbox_oldest_seconds", "Age of the oldest row that wait
 
 @dataclass(frozen=True, slots=True)
 class RelayFigures:
-    """What a relay counts."""
+    """The figures of one relay."""
 
     state: str  # one of STATES
     transactional_id: str

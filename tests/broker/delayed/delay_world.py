@@ -36,7 +36,7 @@ PRODUCER = 7
 
 
 class Flaw(Enum):
-    """What a broker could do wrong outside of the two classes."""
+    """Mistakes of a broker outside of the two classes."""
 
     NONE = "none"
     NO_SECOND_LOOK = "what was due before its payload was read is published without another look"

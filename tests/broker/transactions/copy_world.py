@@ -39,7 +39,7 @@ ENDS = 2  # deliveries of the coordinator's decision
 
 
 class Flaw(Enum):
-    """What a broker could do wrong outside of the two classes."""
+    """Mistakes of a broker outside of the two classes."""
 
     NONE = "none"
     TWO_ENTRIES = "an entry drops the earlier one, and another has the copy"

@@ -1,8 +1,9 @@
-"""From which entry on a replica keeps its log for batches without offsets, whatever a power cut takes. Pure.
+"""The first entry that a replica keeps for batches without offsets. Pure.
 
-What a replica has applied may not be synced on its own disk: in a topic that is synced at intervals, or while the disk
-is slow. If a segment went because of such an entry, and a power cut took the entry, the batches in the segment would
-wait again, and be gone. So the log is kept as the newest state says that is known to be synced.
+Entries that a replica has applied may not be synced on its own disk: in a topic that is synced at intervals, or while
+the disk is slow. Suppose that such an entry publishes a batch, that the segment with the batch goes, and that a power
+cut takes the entry: then the batch waits again, and is gone. So segments go only as far as a state allows whose entries
+are all synced.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ class KeptEntries:
     """One object per replica."""
 
     def __init__(self) -> None:
-        self._keep_from = 1  # by the newest state that is known to be synced
+        self._keep_from = 1  # as the newest state needs whose entries are all synced
         self._unsynced: tuple[int, int] | None = None  # (applied index, first entry to keep) of a later state
 
     def keep_from(self, applied_index: int, lowest_kept_index: int | None, synced_index: int) -> int | None:

@@ -73,7 +73,7 @@ class ReaderCore:
         self._start, self._end = start, end
         self._topic_id = b""  # known when it is open
         check_range(start, end)  # here, so that not only the first read refuses it
-        # Names and an end say what is read. Without them it is the topic, with what is added to it.
+        # `partitions`, `end` or a place for each fix the partitions. Otherwise the reader reads all, added ones, too.
         self._follows = partitions is None and end is None and not isinstance(start, Mapping)
         self._tasks: list[asyncio.Task[None]] = []
         self._adding: asyncio.Task[None] | None = None  # begins with added partitions

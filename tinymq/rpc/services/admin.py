@@ -38,7 +38,7 @@ MARGIN_S = 0.2  # reserved for the answer: if it came after the client's deadlin
 
 
 class StatusSource(Protocol):
-    """What the services are told about their process: `BrokerApp` (tinymq/app/broker_app.py) implements it."""
+    """The facts about the process that its services need: `BrokerApp` (tinymq/app/broker_app.py) implements it."""
 
     @property
     def address(self) -> str: ...

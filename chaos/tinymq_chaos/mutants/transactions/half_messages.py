@@ -1,4 +1,4 @@
-"""Mutants of half messages: who decides about them, when, and who is asked."""
+"""Mutants of half messages: of their decisions, and of checks."""
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ NOT_JUDGED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("granted_while_staged", "charged_while_staged"),
-        "needs to see grants and the replicated states of groups. What a job was processed twice for is found by "
-        "processed_twice",
+        "needs to see grants and the replicated states of groups. A job with two results is found by processed_twice",
     ),
     "halves_shown_early": "as early_answers. A commit that was confirmed and lost is found at the end "
     "(committed_and_lost)",

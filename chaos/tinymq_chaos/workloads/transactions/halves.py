@@ -1,5 +1,5 @@
 """Half messages: records that are stored first, and committed, rolled back, or left to the checkers of their producer
-group, who look up what became of the sender's own transaction.
+group, which look up the outcome of the sender's own transaction.
 
 Senders also repeat what they said, contradict it, and say nothing. Checkers do not know the outcome yet, are slow, do
 not answer, and close in the middle of a check; some roll back what is not decided, and leave no note of that. In the
@@ -44,7 +44,7 @@ afterwards; or say it when checkers were asked already."""
 LATE_S = 4.0
 COMMITTED = 0.6  # the share of the senders' own transactions that are committed
 ANSWERS = ("look up",) * 12 + ("never", "hang", "leave", "roll back")
-"""What a checker does when it is asked: it looks the outcome up; never answers; waits before it answers; closes
+"""How a checker handles a check: it looks the outcome up; never answers; waits before it answers; closes
 meanwhile; or rolls back what is not decided, without a note."""
 
 

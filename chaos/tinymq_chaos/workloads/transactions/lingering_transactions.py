@@ -29,21 +29,21 @@ async def lingering(context: Context) -> None:
     name = await context.topic(PARTITIONS, {"retention_ms": "none", "segment_ms": "1000"})
     reading = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, reading, name)
-    lines = [Line(context, name, key, partition) for partition in range(PARTITIONS)]
+    partitions = [LingeringPartition(context, name, key, partition) for partition in range(PARTITIONS)]
     await asyncio.gather(
         readers.follow(context, reading, name, key, "leader"),
         readers.follow(context, reading, name, key, "follower"),
         readers.look_at_ends(context, reading, name, key),
-        *(each.run() for each in lines),
+        *(each.run() for each in partitions),
     )
-    await look_for_unfinished(context, reading, [each for line in lines for each in line.ids])
+    await look_for_unfinished(context, reading, [each for partition in partitions for each in partition.ids])
     for replica in ("leader", "follower"):
         await readers.drain(context, reading, name, key, replica)
 
 
 @dataclass(slots=True)
-class Line:
-    """What happens in one partition."""
+class LingeringPartition:
+    """The transactions of one partition."""
 
     context: Context
     topic: str  # name
@@ -79,20 +79,20 @@ class Line:
 class Program:
     """One program with a transactional id of its own."""
 
-    def __init__(self, line: Line, transactional_id: str) -> None:
+    def __init__(self, place: LingeringPartition, transactional_id: str) -> None:
         self.committed = 0
-        self._line = line
+        self._place = place
         self._transactional_id = transactional_id
-        self._sender = NumberedProducer(line.context, transactional_id, line.topic, line.key, PARTITIONS)
-        self._client: AsyncClient = line.context.client(request_timeout_ms=CALL_S * 1000)
-        watch_coordinator(line.context, transactional_id)
+        self._sender = NumberedProducer(place.context, transactional_id, place.topic, place.key, PARTITIONS)
+        self._client: AsyncClient = place.context.client(request_timeout_ms=CALL_S * 1000)
+        watch_coordinator(place.context, transactional_id)
 
     async def transact(self, count: int, linger_s: float, *, commits: bool) -> None:
         """Make a transaction of so many records, which are sent over `linger_s`, and commit it or roll it back."""
-        context, sender, records = self._line.context, self._sender, self._sender.records(count)
+        context, sender, records = self._place.context, self._sender, self._sender.records(count)
         call = begin(
             context, sender.process, "transact", TRANSFER_S + linger_s,
-            topic=sender.key, transactional_id=self._transactional_id, parts=[[self._line.partition, records]],
+            topic=sender.key, transactional_id=self._transactional_id, parts=[[self._place.partition, records]],
             idempotent=True, records=records,
         )  # fmt: skip
         transaction = RecordedTransaction.of(
@@ -102,7 +102,7 @@ class Program:
         with recorded(call):
             refused = await transaction.begin()
             for number, record in enumerate(records):
-                refused = refused or await transaction.send(sender, [[self._line.partition, [record]]])
+                refused = refused or await transaction.send(sender, [[self._place.partition, [record]]])
                 if not refused and number < count - 1:
                     await context.clock.sleep(linger_s / count)
             if refused:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinymq.base.errors import Fenced, TinymqError
+from tinymq.base.errors import TinymqError
 from tinymq.client import AsyncClient
 from tinymq.client.group.consumer import ConsumerCore
 from tinymq_chaos.workloads.context import Context, begin, fail, recorded
@@ -67,8 +67,7 @@ class Program:
         if found:
             await self._process(transaction, found, ending)
         elif found is not None:
-            call = await transaction.commit_once([], "decided")
-            transaction.fenced = call.error == Fenced.code
+            await transaction.commit_nothing()
         return found is not None and not (transaction.fenced or self.consumer.over)
 
     async def end(self) -> None:

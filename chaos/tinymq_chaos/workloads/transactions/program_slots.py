@@ -1,5 +1,5 @@
-"""What the workloads have in common that read one topic with a group, and write one output for each record to another
-one, in transactions: slots, their programs, the ends of transactions, and the end of the workload.
+"""The common part of workloads that read one topic with a group, and write one output for each record to another one,
+in transactions: slots, their programs, the ends of transactions, and the end of the workload.
 
 A slot has one program after another, under one transactional id. Programs hang, close in the middle of a commit, and
 end as kill -9 does. Meanwhile another client moves the group back in one partition.
@@ -38,7 +38,7 @@ one while the member of the group is closed; by one after a long pause; not at a
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """What all programs have in common."""
+    """The state that all programs share."""
 
     context: Context
     source: str  # name of the topic that they read

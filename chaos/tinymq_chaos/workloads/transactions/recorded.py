@@ -39,7 +39,7 @@ class RecordedTransaction:
         return cls(context, process, transactional_id, client.transaction(transactional_id, **limits, **settings))
 
     async def begin(self) -> str:
-        """Begin. Return the code of the error; "" if there is none."""
+        """Begin. Return the code of the error, or ""."""
         with recording(
             self.context, self.process, "begin_transaction", transactional_id=self.transactional_id
         ) as began:  # fmt: skip
@@ -50,7 +50,7 @@ class RecordedTransaction:
 
     async def send(self, sender: NumberedProducer, parts: list[list[Any]]) -> str:
         """Send the records, those of different partitions mixed, in one burst or in several. If one is refused, roll
-        back. Return the code of the error; "" if there is none."""
+        back. Return the code of the error, or ""."""
         try:
             await self._send(sender, parts)
         except TinymqError as error:
@@ -103,6 +103,11 @@ class RecordedTransaction:
         with recorded(commit):
             commit.ok(await self.inner.commit(wait, timeout=timeout_s))
         return commit
+
+    async def commit_nothing(self) -> None:
+        """Commit a transaction in which nothing was sent."""
+        call = await self.commit_once([], "decided")
+        self.fenced = call.error == Fenced.code
 
     async def roll_back(self) -> None:
         """Roll back a transaction whose commit nobody has asked for: whatever the answer, it is not committed."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tinymq.base.errors import Fenced, TinymqError
+from tinymq.base.errors import TinymqError
 from tinymq.client import AsyncClient, Job
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.workloads.context import Context, begin, fail, recorded
@@ -85,8 +85,7 @@ class Program:
         if jobs:
             await self._handle(transaction, jobs, ending)
         elif jobs is not None:
-            call = await transaction.commit_once([], "decided")
-            transaction.fenced = call.error == Fenced.code
+            await transaction.commit_nothing()
         else:
             await transaction.roll_back()
         if jobs is None or transaction.fenced or self.worker.over:
@@ -147,7 +146,7 @@ class Program:
 
 
 async def _ack(transaction: RecordedTransaction, jobs: Sequence[Job]) -> str:
-    """Ack jobs with a transaction. If one was lost, roll back. Return the code of the error; "" if there is none."""
+    """Ack jobs with a transaction. If one was lost, roll back. Return the code of the error, or ""."""
     try:
         transaction.inner.ack(*jobs)
     except TinymqError as error:

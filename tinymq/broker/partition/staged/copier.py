@@ -44,7 +44,7 @@ class Copier:
         self._copying: asyncio.Task[None] | None = None
 
     def release(self, log: RecordLog) -> None:
-        """As the leader: begin to copy what keeps segments that retention has reached."""
+        """As the leader: begin to copy the batches that keep segments which retention has reached."""
         state = self._state
         if self._copying is not None or not (len(state.delayed) or len(state.staged)):
             return
@@ -52,7 +52,7 @@ class Copier:
         unmoved = [state.published.lowest_index, None if copies_transactions else state.staged.lowest_index]
         kept_from = min((index for index in unmoved if index is not None), default=None)
         pinned = [SegmentBounds(*each) for each in log.closed_below(state.log_start)]
-        # What keeps the segments from `kept_from` on is not copied, so a copy would free none of these.
+        # The batches that keep the segments from `kept_from` on cannot be copied, so a copy would free none of these.
         pinned = [each for each in pinned if kept_from is None or each.last_index < kept_from]
         if not pinned:
             return

@@ -54,5 +54,5 @@ class StagedBatches:
         self.transactions.forget()
 
     def release(self, log: RecordLog) -> None:
-        """As the leader: begin to copy what keeps segments that retention has reached."""
+        """As the leader: begin to copy the batches that keep segments which retention has reached."""
         self.copier.release(log)
